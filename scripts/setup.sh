@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# Makes the environments of this checkout from the locks: .venv (everything) or build/tool (the rebase tool alone).
+set -euo pipefail
+here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+# shellcheck source=scripts/lib/bootstrap.sh
+source "$here/lib/bootstrap.sh"
+# shellcheck source=scripts/lib/checks.sh
+source "$here/lib/checks.sh"
+# shellcheck source=scripts/lib/torch.sh
+source "$here/lib/torch.sh"
+
+usage() {
+    cat <<'HELP'
+usage: scripts/setup.sh [--tool-only] [--keep-torch] [--python PATH] [--help]
+
+Makes .venv from requirements/fork.lock (about 4 GB to download, 7 GB on disk, a minute). A second run only checks
+it; one that is broken, half made, moved or older than the lock is made anew.
+
+  --tool-only    only build/tool, what the rebase tool needs: seconds
+  --keep-torch   use the torch the chosen Python (or .venv) already has instead of the locked one. Later runs remember
+                 it; remove .venv to go back
+  --python PATH  the Python 3.12 or 3.13 to use (also: GH200_PYTHON); default: the newest one found
+  --help         this text
+
+exit codes: 0 ready, 4 refused (the message says why and what to do)
+HELP
+}
+
+home=$(gh200_home)
+environment=$home/.venv lock=$home/requirements/fork.lock torch=locked
+chosen=${GH200_PYTHON:-}
+while (($#)); do
+    case $1 in
+        --tool-only) environment=$home/build/tool lock=$home/requirements/tool.lock ;;
+        --keep-torch) torch=kept ;;
+        --python) chosen=${2:-} && shift ;;
+        --help | -h) usage && exit ;;
+        *) gh200_die "unknown argument: $1" "" "scripts/setup.sh --help" ;;
+    esac
+    shift || gh200_die "--python needs a path" "" "scripts/setup.sh --help"
+done
+if [[ $environment == "$home/.venv" ]]; then
+    ! grep -qsx 'torch kept' "$environment/.gh200-stamp" || torch=kept
+else
+    torch=locked
+fi
+# .venv may be a link to another disk.
+place=$(readlink -m "$environment")
+[[ -f $lock ]] || gh200_die "$lock is missing" "the environment is made from it" "git checkout -- requirements"
+
+ready() {
+    gh200_environment_is_whole "$environment" "$lock" && grep -qx "torch $torch" "$environment/.gh200-stamp" &&
+        { [[ -z $chosen ]] || grep -qxF "python $(gh200_python_version "$chosen")" "$environment/.gh200-stamp"; }
+}
+
+# Two set-ups at once: the second waits, and then finds the work done.
+take_turn() {
+    exec 9>"$home/build/.setup.flock"
+    flock -n 9 || { gh200_say "another set-up is at work in this checkout; waiting for it" && flock 9; }
+}
+
+install() { "$uv" pip install --no-deps --require-hashes --build-constraints "$lock" -r "$wanted" "$@"; }
+
+# plan [--offline]: what uv would do, without doing it
+plan() { install --dry-run --python "$python" --target "$home/build/.plan" "$@" 2>&1; }
+
+# Everything in uv's cache: no network needed. Sets `offline`.
+look_ahead() {
+    local answer
+    offline=(--offline)
+    if answer=$(plan --offline) && [[ $answer != *"Would download"* ]]; then return; fi
+    offline=()
+    answer=$(plan) && return
+    gh200_say "$answer"
+    if grep -qiE 'error sending request|dns error|connect|timed out|network' <<<"$answer"; then
+        gh200_die "the package registry cannot be reached" "uv's cache does not hold all of the locked packages" \
+            "connect to a network or set a mirror (UV_DEFAULT_INDEX), once; later set-ups work from the cache"
+    fi
+    gh200_die "uv cannot install the lock" "see its message above" "scripts/lock_environment.sh --check tells if the lock is sound"
+}
+
+device() { df -P "$1" | awk 'NR == 2 {print $1}'; }
+
+check_space() {
+    local cache disk=${place%/*}
+    if [[ $environment != "$home/.venv" ]]; then
+        gh200_check_disk "$disk" 1 "the rebase tool's environment"
+        return
+    fi
+    cache=$("$uv" cache dir)
+    mkdir -p "$cache"
+    if [[ $(device "$cache") != "$(device "$disk")" ]]; then
+        gh200_check_disk "$disk" 8 ".venv"
+        ((${#offline[@]})) || gh200_check_disk "$cache" 8 "uv's cache"
+    elif ((${#offline[@]})); then
+        gh200_check_disk "$disk" 1 ".venv (its files are shared with uv's cache)"
+    else
+        gh200_check_disk "$disk" 10 ".venv and the downloads"
+    fi
+}
+
+make_environment() {
+    local system=() base
+    [[ $torch == locked ]] || system=(--system-site-packages)
+    # In an activated .venv, the Python on PATH is the one that is about to be removed.
+    base=$("$python" -I -c 'import sys; print(sys._base_executable)')
+    rm -rf -- "$place"
+    "$uv" venv --quiet --no-project --python "$base" "${system[@]}" "$place"
+}
+
+site_packages() { "$environment/bin/python" -I -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+write_paths() {
+    local site=$1 fork=$home/build/fork
+    [[ ! -f $home/simpletuner/__init__.py ]] || fork=$home
+    printf '%s\n' "$fork" >"$site/gh200-fork.pth"
+    if [[ $torch == kept && $owner != "$environment/bin/python" ]]; then
+        # An owner that is itself a virtual environment is not covered by --system-site-packages.
+        "$owner" -I -c 'import sys, sysconfig
+if sys.prefix != sys.base_prefix: print(f"import site; site.addsitedir({sysconfig.get_path("purelib")!r})")' \
+            >"$site/gh200-torch.pth"
+    fi
+}
+
+# Last of all: an environment without a full stamp is half made, and the next run starts over.
+write_stamp() {
+    find "$1" -mindepth 1 -maxdepth 1 ! -name __pycache__ -printf '%f\n' >"$environment/.gh200-manifest"
+    printf '%s\n' "lock $(gh200_sha256 "$lock")" "place $environment" \
+        "python $(gh200_python_version "$environment/bin/python")" "torch $torch" >"$environment/.gh200-stamp.new"
+    mv "$environment/.gh200-stamp.new" "$environment/.gh200-stamp"
+}
+
+if ready; then
+    gh200_say "ready: $environment"
+    exit
+fi
+gh200_check_platform
+gh200_check_writable "$home"
+take_turn
+if ready; then
+    gh200_say "ready: $environment"
+    exit
+fi
+
+python=$(gh200_find_python "$chosen")
+uv=$(gh200_find_uv "$python")
+gh200_say "$environment: Python $(gh200_python_version "$python") ($python), $("$uv" --version)"
+wanted=$lock owner=""
+if [[ $torch == kept ]]; then
+    owner=$(gh200_torch_owner "$environment" "$python" "$lock")
+    wanted=$home/build/beside-torch.lock
+    gh200_lock_beside "$owner" "$lock" >"$wanted"
+fi
+[[ $environment != "$home/.venv" ]] || gh200_check_glibc "$home/requirements/glibc.txt"
+look_ahead
+rm -rf "$home/build/.plan"
+check_space
+[[ -n $owner && $owner == "$environment/bin/python" ]] || make_environment
+# Not whole yet, but a run that ends here must not make the next one forget whose torch this is.
+printf 'torch %s\n' "$torch" >"$environment/.gh200-stamp"
+install --python "$environment/bin/python" "${offline[@]}" ||
+    gh200_die "could not finish $environment" "see uv's message above" "run it again: what was downloaded is kept"
+site=$(site_packages)
+[[ $environment != "$home/.venv" ]] || write_paths "$site"
+[[ $torch == locked ]] || gh200_show_torch "$environment"
+write_stamp "$site"
+gh200_say "ready: $environment"
