@@ -1,0 +1,48 @@
+"""What an edit's surroundings look like, as hashes: enough to notice a change, nothing of upstream's text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .nodes import dump, header_dump
+from .patchmodel import Edit
+from .pattern import Found
+from .source import Source
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    hits: int
+    chain: str
+    anchor: str
+    neighbours: str
+    scope: str
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def fingerprint(source: Source, form: Edit, hits: Sequence[Found]) -> Fingerprint:
+    if form.verb == "import":
+        # An import lands after whatever imports there are; none of them is its business.
+        return Fingerprint(len(hits), *[digest("import")] * 4)
+    return Fingerprint(
+        hits=len(hits),
+        chain=digest("\n".join(map(_chain, hits))),
+        anchor=digest("\n".join(header_dump(hit.node) for hit in hits)),
+        neighbours=digest("\n".join(map(_neighbours, hits))),
+        scope=digest("\n".join(dump(place.node) for place in source.scopes[form.scope])),
+    )
+
+
+def _chain(hit: Found) -> str:
+    return ";".join(f"{header_dump(owner)}/{part}" for owner, part in hit.place.chain)
+
+
+def _neighbours(hit: Found) -> str:
+    block, index = hit.place.block, hit.place.index
+    beside = [*block[max(index - 1, 0) : index], None, *block[index + 1 : index + 2]]
+    return ";".join("" if node is None else header_dump(node) for node in beside)

@@ -1,0 +1,77 @@
+"""What a patch file says, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMIT_ORDER = ("first", "normal", "last")
+RISKS = ("low", "medium", "high")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of one upstream file. `variants` are complete forms, tried in order when this one does not fit."""
+
+    patch: int
+    id: str
+    file: str
+    scope: str
+    verb: str
+    anchor: str
+    code: str
+    count: int
+    why: str
+    only_if: str
+    variants: tuple[Edit, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.patch:02d}/{self.id}"
+
+    def forms(self) -> tuple[Edit, ...]:
+        return (self, *self.variants)
+
+
+@dataclass(frozen=True)
+class FileCopy:
+    """A file or folder of ours that is copied into the fork."""
+
+    source: str
+    target: str
+    exclude: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Expect:
+    """An upstream name the overlay relies on beyond what its imports show."""
+
+    file: str
+    name: str
+    args: tuple[str, ...]
+    only_if: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A numbered patch: becomes one commit of the fork."""
+
+    number: int
+    topic: str
+    subject: str
+    why: str
+    risk: str
+    commit: str
+    path: Path
+    edits: tuple[Edit, ...]
+    files: tuple[FileCopy, ...]
+    expects: tuple[Expect, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:02d}-{self.topic}"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return COMMIT_ORDER.index(self.commit), self.number

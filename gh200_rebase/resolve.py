@@ -1,0 +1,225 @@
+"""Finds the place of every edit in an upstream and computes the new bytes; writes nothing, raises for no upstream."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from .fingerprint import Fingerprint, fingerprint
+from .inside import display_of
+from .nearest import missing_file, missing_scope, wrong_count
+from .nodes import deep_trees
+from .ours import Ours, code_of, take_out
+from .patchmodel import Edit, Patch
+from .pattern import Found, compile_pattern, find
+from .placing import PLACERS
+from .plan import EditResult, Hit, Plan
+from .source import Source, Unreadable, read_source
+from .splice import CannotPlace, Piece, Splice, compose, conflicts
+from .tree import Tree
+
+__all__ = ["EditResult", "Fingerprint", "Hit", "Plan", "resolve"]
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One form tried: `present` counts the hits that already hold our code."""
+
+    form: Edit
+    hits: tuple[Hit, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    present: int = 0
+    problem: str = ""
+    fingerprint: Fingerprint | None = None
+
+
+class _Files:
+    """The upstream's files, read once, with our code taken out where a tree has it already."""
+
+    def __init__(self, tree: Tree, edits: Sequence[Edit], with_fingerprints: bool) -> None:
+        self.tree, self.edits, self.with_fingerprints = tree, edits, with_fingerprints
+        self._known: dict[str, Ours | None] = {}
+
+    def get(self, path: str) -> Ours | None:
+        """None when there is no such file; raises Unreadable."""
+        if path not in self._known:
+            data = self.tree.read(path)
+            forms = [form for edit in self.edits for form in edit.forms() if form.file == path]
+            self._known[path] = None if data is None else take_out(read_source(path, data), forms)
+        return self._known[path]
+
+    def known(self) -> Iterator[tuple[str, Ours]]:
+        return ((path, ours) for path, ours in self._known.items() if ours)
+
+
+@deep_trees()
+def resolve(patches: Sequence[Patch], tree: Tree, *, with_fingerprints: bool = True) -> Plan:
+    edits = [edit for patch in patches for edit in patch.edits]
+    active = [edit for edit in edits if condition_holds(edit.only_if, edit.file, tree)]
+    files = _Files(tree, active, with_fingerprints)
+    results: dict[str, EditResult] = {}
+    splices: dict[str, list[Splice]] = {}
+    mixed = False
+    for order, edit in enumerate(edits):
+        if edit not in active:
+            results[edit.key] = EditResult(
+                edit, edit, 0, "skipped", (), f"{edit.only_if} is not in this upstream", None
+            )
+            continue
+        attempts, variant = _try_forms(files, edit)
+        attempt = attempts[variant]
+        mixed |= 0 < attempt.present < len(attempt.hits)
+        results[edit.key] = _result(edit, attempts, variant)
+        if results[edit.key].status == "applied":
+            made = [Splice(piece, edit.key, edit.patch, order) for piece in attempt.pieces]
+            splices.setdefault(attempt.form.file, []).extend(made)
+    _fail_strays(files, results)
+    _fail_conflicts(splices, results)
+    return _plan(patches, tree, results, splices, mixed)
+
+
+def condition_holds(only_if: str, file: str, tree: Tree) -> bool:
+    """Whether what an `only_if` names is there; a file that cannot be read is reported by the edit itself."""
+    if not only_if:
+        return True
+    if only_if.startswith("exists:"):
+        return tree.read(only_if.removeprefix("exists:")) is not None
+    data = tree.read(file)
+    try:
+        return data is not None and only_if in read_source(file, data).scopes
+    except Unreadable:
+        return True
+
+
+def _try_forms(files: _Files, edit: Edit) -> tuple[list[_Attempt], int]:
+    """The attempts made, and the index of the one to use: the first that fits, else the main form."""
+    attempts: list[_Attempt] = []
+    for index, form in enumerate(edit.forms()):
+        attempts.append(_attempt(files, form))
+        if not attempts[-1].problem:
+            return attempts, index
+    return attempts, 0
+
+
+def _attempt(files: _Files, form: Edit) -> _Attempt:
+    try:
+        ours = files.get(form.file)
+        if ours is None:
+            return _Attempt(form, problem=missing_file(form, files.tree))
+        source = ours.source
+        if form.scope not in source.scopes:
+            return _Attempt(form, problem=missing_scope(form, source))
+        found = _hits(source, form)
+        if len(found) != form.count:
+            hits = tuple(_hit(source, form, item, []) for item in found)
+            return _Attempt(form, hits, problem=wrong_count(form, source, found))
+        return _land(files, ours, form, found)
+    except Unreadable as error:
+        return _Attempt(form, problem=f"{form.file}: {error}")
+    except RecursionError:
+        return _Attempt(form, problem=f"{form.file}: is nested too deeply")
+
+
+def _hits(source: Source, form: Edit) -> list[Found]:
+    scopes = source.scopes[form.scope]
+    if form.verb == "import":
+        return [Found(scopes[0], source.tree)]
+    if not form.anchor:
+        return [Found(place, place.node) for place in scopes if isinstance(place.node, ast.ClassDef)]
+    found = [item for place in scopes for item in find(compile_pattern(form.anchor), place.node)]
+    if form.verb == "wrap":
+        return [item for item in found if isinstance(getattr(item.node, "ctx", ast.Load()), ast.Load)]
+    if form.verb == "append":
+        return [item for item in found if display_of(item.node)]
+    return list({id(item.place.node): item for item in reversed(found)}.values())[::-1]
+
+
+def _land(files: _Files, ours: Ours, form: Edit, found: Sequence[Found]) -> _Attempt:
+    hits: list[Hit] = []
+    pieces: list[Piece] = []
+    present = 0
+    scope = form.scope or "(module level)"
+    for item in found:
+        here: list[Piece] = []
+        if ours.claim(form, item):
+            present += 1
+        else:
+            try:
+                here = PLACERS[form.verb](ours.source, form, item)
+            except (CannotPlace, Unreadable) as error:
+                line = getattr(item.node, "lineno", 1)
+                return _Attempt(form, tuple(hits), problem=f"{form.file}:{line}: scope {scope}: {error}")
+        pieces += here
+        hits.append(_hit(ours.source, form, item, here))
+    problem = ""
+    if 0 < present < len(found):
+        problem = f"{form.file}: scope {scope}: {present} of {len(found)} places already hold our code"
+    mark = fingerprint(ours.source, form, found) if files.with_fingerprints else None
+    return _Attempt(form, tuple(hits), tuple(pieces), present, problem, mark)
+
+
+def _hit(source: Source, form: Edit, found: Found, pieces: Sequence[Piece]) -> Hit:
+    insert_line = source.line_at(pieces[-1].offset) if pieces else getattr(found.node, "lineno", 1)
+    line = getattr(found.node, "lineno", insert_line)
+    return Hit(form.file, line, form.scope, insert_line, tuple(form.code.split("\n")))
+
+
+def _result(edit: Edit, attempts: Sequence[_Attempt], variant: int) -> EditResult:
+    used = attempts[variant]
+    if used.problem:
+        others = [f"variant {index}: {attempt.problem}" for index, attempt in enumerate(attempts) if index]
+        return EditResult(edit, used.form, 0, "failed", used.hits, "\n".join([used.problem, *others]), None)
+    status = "already" if used.present else "applied"
+    return EditResult(edit, used.form, variant, status, used.hits, "", used.fingerprint)
+
+
+def _fail(results: dict[str, EditResult], key: str, detail: str) -> None:
+    known = results[key]
+    detail = f"{known.detail}\n{detail}" if known.detail else detail
+    results[key] = replace(known, status="failed", detail=detail)
+
+
+def _fail_strays(files: _Files, results: dict[str, EditResult]) -> None:
+    """Our code that stands beside no anchor would be inserted a second time."""
+    for path, ours in files.known():
+        for mark in ours.strays():
+            for key, result in list(results.items()):
+                same_code = any(form.file == path and code_of(form) == mark.code for form in result.edit.forms())
+                if same_code and result.status != "skipped":
+                    _fail(results, key, f"{path}:{mark.line}: our code stands here, but not beside its anchor")
+
+
+def _fail_conflicts(splices: dict[str, list[Splice]], results: dict[str, EditResult]) -> None:
+    for path, made in splices.items():
+        for one, other in set(conflicts(made)):
+            for key in {one, other}:
+                _fail(results, key, f"{path}: edits {one} and {other} overlap")
+
+
+def _plan(
+    patches: Sequence[Patch],
+    tree: Tree,
+    results: dict[str, EditResult],
+    splices: dict[str, list[Splice]],
+    mixed: bool,
+) -> Plan:
+    """The bytes after each patch, for all edits that found their place."""
+    good = {
+        path: tuple(splice for splice in made if results[splice.edit].status == "applied")
+        for path, made in splices.items()
+    }
+    pristine = {path: tree.read(path) or b"" for path in good}
+    contents: dict[int, dict[str, bytes]] = {}
+    final: dict[str, bytes] = {}
+    done: set[int] = set()
+    for patch in patches:
+        done.add(patch.number)
+        touched = [path for path, made in good.items() if any(splice.patch == patch.number for splice in made)]
+        contents[patch.number] = {
+            path: compose(pristine[path], (splice for splice in good[path] if splice.patch in done))[0]
+            for path in touched
+        }
+        final |= contents[patch.number]
+    states = {result.status for result in results.values()}
+    return Plan(tuple(results.values()), contents, final, good, mixed or {"applied", "already"} <= states)

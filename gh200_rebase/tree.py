@@ -1,0 +1,65 @@
+"""Read-only views of a source tree, so that every step can run on a folder or in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
+
+
+class Tree(Protocol):
+    """Paths are posix and relative to the root."""
+
+    def read(self, path: str) -> bytes | None: ...
+
+    def paths(self) -> list[str]: ...
+
+
+class FolderTree:
+    """A folder on disk; a path that leads out of it, by `..` or by a link, does not exist."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    def read(self, path: str) -> bytes | None:
+        full = (self.root / path).resolve()
+        if not full.is_relative_to(self.root) or not full.is_file():
+            return None
+        return full.read_bytes()
+
+    def paths(self) -> list[str]:
+        found: list[str] = []
+        prefix = len(str(self.root)) + 1
+        for folder, folders, files in os.walk(self.root):
+            folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
+            found += [f"{folder}/{name}"[prefix:] for name in files]
+        return sorted(found)
+
+
+class MemoryTree:
+    """Files held in a dict."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = dict(files)
+
+    def read(self, path: str) -> bytes | None:
+        return self.files.get(path)
+
+    def paths(self) -> list[str]:
+        return sorted(self.files)
+
+
+class ChangedTree:
+    """A tree with some files replaced or added."""
+
+    def __init__(self, base: Tree, changed: Mapping[str, bytes]) -> None:
+        self.base, self.changed = base, dict(changed)
+
+    def read(self, path: str) -> bytes | None:
+        return self.changed[path] if path in self.changed else self.base.read(path)
+
+    def paths(self) -> list[str]:
+        return sorted({*self.base.paths(), *self.changed})

@@ -1,0 +1,137 @@
+"""What each verb of an edit demands of its anchor, scope and code, checked before any upstream is read."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .nodes import FUNCTIONS
+from .patchmodel import Edit
+from .pattern import Pattern, PatternError, compile_pattern, is_hole
+
+UPSTREAM = "__upstream__"
+DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.Tuple)
+SCOPE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True)
+class Verb:
+    anchor: bool
+    scope: str
+    """Whether a scope is "optional", "required" or "none"."""
+    check: Callable[[str], str]
+    """Says what is wrong with the code, or nothing."""
+
+
+def tidy(code: str) -> str:
+    return textwrap.dedent(code).strip("\n").rstrip()
+
+
+@lru_cache(maxsize=1024)
+def statements(code: str) -> tuple[ast.stmt, ...]:
+    return tuple(ast.parse(code).body)
+
+
+@lru_cache(maxsize=1024)
+def expression(code: str) -> ast.expr:
+    return ast.parse(code.strip(), mode="eval").body
+
+
+@lru_cache(maxsize=1024)
+def elements(code: str) -> ast.Dict | ast.Set | ast.List:
+    """The code of an `append` as a display of its own."""
+    for text in ("{" + code + "\n}", "[" + code + "\n]"):
+        try:
+            node = ast.parse(text, mode="eval").body
+        except SyntaxError:
+            continue
+        if isinstance(node, ast.Dict | ast.Set | ast.List):
+            return node
+    raise SyntaxError("not the elements of a dict, list, set or tuple")
+
+
+def _checked(parse: Callable[[str], object], rule: Callable[[object], str]) -> Callable[[str], str]:
+    def check(code: str) -> str:
+        try:
+            return rule(parse(code))
+        except (SyntaxError, ValueError) as error:
+            return f"code is not Python: {error}"
+
+    return check
+
+
+def _only(allowed: tuple[type[ast.stmt], ...], what: str) -> Callable[[object], str]:
+    def rule(body: object) -> str:
+        assert isinstance(body, tuple)
+        if not body:
+            return "code has no statement"
+        return "" if all(isinstance(node, allowed) for node in body) else f"code must be {what} only"
+
+    return rule
+
+
+def _one_hole(node: object) -> str:
+    assert isinstance(node, ast.expr)
+    holes = sum(isinstance(part, ast.Name) and part.id == UPSTREAM for part in ast.walk(node))
+    return "" if holes == 1 else f"code must hold the name {UPSTREAM} exactly once, has it {holes} times"
+
+
+def _not_empty(node: object) -> str:
+    assert isinstance(node, ast.Dict | ast.Set | ast.List)
+    return "" if (node.values if isinstance(node, ast.Dict) else node.elts) else "code has no element"
+
+
+_ANY = _checked(statements, _only((ast.stmt,), "statements"))
+_METHOD = (*FUNCTIONS, ast.Assign, ast.AnnAssign)
+
+VERBS: dict[str, Verb] = {
+    "before": Verb(True, "optional", _ANY),
+    "after": Verb(True, "optional", _ANY),
+    "wrap": Verb(True, "optional", _checked(expression, _one_hole)),
+    "append": Verb(True, "optional", _checked(elements, _not_empty)),
+    "base": Verb(False, "required", _checked(expression, lambda node: "")),
+    "method": Verb(False, "required", _checked(statements, _only(_METHOD, "defs and assignments"))),
+    "import": Verb(False, "none", _checked(statements, _only((ast.Import, ast.ImportFrom), "imports"))),
+}
+
+
+def problems_of(form: Edit) -> list[str]:
+    """All that is wrong with one complete form of an edit."""
+    verb = VERBS[form.verb]
+    found = [verb.check(form.code)]
+    if form.scope and not SCOPE_NAME.fullmatch(form.scope):
+        found.append(f"scope {form.scope!r} is not a dotted name")
+    if verb.scope == "required" and not form.scope:
+        found.append(f"{form.verb} needs a scope that names a class")
+    if verb.scope == "none" and form.scope:
+        found.append(f"{form.verb} takes no scope")
+    if not verb.anchor:
+        found.append(f"{form.verb} takes no anchor" if form.anchor else "")
+    elif not form.anchor:
+        found.append(f"{form.verb} needs an anchor")
+    else:
+        found.append(_anchor_problem(form))
+    return [text for text in found if text]
+
+
+def _anchor_problem(form: Edit) -> str:
+    try:
+        pattern = compile_pattern(form.anchor)
+    except PatternError as error:
+        return f"anchor {form.anchor.strip()!r}: {error}"
+    if form.verb == "wrap" and not pattern.is_expression:
+        return "wrap needs an anchor that is an expression"
+    if form.verb == "append" and not _may_be_display(pattern):
+        return "append needs an anchor that is a dict, list, set or tuple, or an assignment of one"
+    return ""
+
+
+def _may_be_display(pattern: Pattern) -> bool:
+    value = pattern.node
+    if isinstance(value, ast.Assign | ast.AnnAssign | ast.Return):
+        return value.value is not None and (is_hole(value.value) or isinstance(value.value, DISPLAYS))
+    return isinstance(value, DISPLAYS)

@@ -1,0 +1,3 @@
+"""An invented trainer, first release."""
+
+__version__ = "1.0.0"

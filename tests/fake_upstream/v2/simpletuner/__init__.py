@@ -1,0 +1,3 @@
+"""An invented trainer, second release."""
+
+__version__ = "2.0.0"
