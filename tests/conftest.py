@@ -1,33 +1,66 @@
-"""Flags that open the tests which need more than this checkout: the built fork, a network, patience."""
+"""Which tests can run here: those of the fork need one that was built from this overlay, others a network or patience."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+FORK = ROOT / "build/fork"
+FORK_PROBLEM = pytest.StashKey[str]()
+OVERLAY = ("simpletuner/gh200", "simpletuner/helpers/data_backend/builders/in_memory.py")
 GATES = {
-    "fork": "needs the fork in build/fork",
     "network": "asks the package registry",
     "slow": "takes more than about a minute",
 }
+FIX = "make it with ./execute_gh200_rebase.sh --skip-tests"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     for name, reason in GATES.items():
         parser.addoption(f"--{name}", action="store_true", help=f"also run the tests marked {name}: {reason}")
+    parser.addoption("--fork", action="store_true", help="fail, rather than skip, when build/fork is missing or stale")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--fork") and not (ROOT / "build/fork/simpletuner/__init__.py").is_file():
-        raise pytest.UsageError("--fork: there is no fork in build/fork; make it with ./execute_gh200_rebase.sh")
+    problem = _fork_problem()
+    if problem and config.getoption("--fork"):
+        raise pytest.UsageError(f"--fork: {problem}")
+    config.stash[FORK_PROBLEM] = problem
+    if problem:
+        _use_the_overlay_of_this_checkout()
+
+
+def _fork_problem() -> str:
+    """Why the fork's tests cannot speak for this checkout; empty when they can."""
+    if not (FORK / "simpletuner/__init__.py").is_file():
+        return f"there is no fork in build/fork; {FIX}"
+    stale = sorted(_overlay_files(ROOT).items() ^ _overlay_files(FORK).items())
+    return f"build/fork was made from another overlay ({stale[0][0]} differs); {FIX}" if stale else ""
+
+
+def _use_the_overlay_of_this_checkout() -> None:
+    """Python would import the fork's stale copy: a regular package on the path beats our folder without `__init__.py`."""
+    package = ModuleType("simpletuner")
+    package.__path__ = [str(ROOT / "simpletuner")]
+    sys.modules["simpletuner"] = package
+
+
+def _overlay_files(root: Path) -> dict[str, bytes]:
+    tops = [root / name for name in OVERLAY]
+    paths = [path for top in tops for path in ([top] if top.is_file() else top.rglob("*.py"))]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(ROOT / "tests/fork"):
             item.add_marker(pytest.mark.fork)
+            if config.stash[FORK_PROBLEM]:
+                item.add_marker(pytest.mark.skip(reason=config.stash[FORK_PROBLEM]))
         for name, reason in GATES.items():
             if item.get_closest_marker(name) and not config.getoption(f"--{name}"):
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; run with --{name}"))

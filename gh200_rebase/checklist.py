@@ -1,0 +1,97 @@
+"""GH200_REBASE_CHECKLIST.md: what the tool did and measured, filled in; what only a person can confirm, open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from .assess import Assessment
+from .journal import CHECKLIST as NAME
+from .lockfile import Lock
+from .validate import Outcome
+from .workspace import Built
+
+# (section, what a person confirms)
+HUMAN = {
+    "Review": (
+        "The drift listed above was read in the code, not only in this list (`./execute_gh200_rebase.sh explain NN`)",
+        "Upstream's release notes were read for changes to accumulation, caches, data backends and config loading",
+        "New upstream features that overlap with ours were noted (memory backends, prefetch, schedules)",
+    ),
+    "On a GH200": (
+        "`python gh200_diagnostic.py --oversubscription-scale 1.5` has no failed check",
+        "A short run with the features on shows the ramp and the cache lines in the log",
+        "`nvidia-smi dmon -s u` during that run shows the GPU busy",
+        "Throughput is within 5 % of the baseline in `baseline/` with the features off",
+    ),
+    "Release": (
+        "The fork was tagged, or the wheel (`./execute_gh200_rebase.sh wheel`) was handed over",
+        "Operators were told what changed",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    assessment: Assessment
+    built: Built
+    outcomes: tuple[Outcome, ...]
+    lock: Lock
+
+
+def render(facts: Facts | None) -> str:
+    """The page of one run; without facts, the empty form."""
+    lines = ["# GH200 rebase checklist", ""]
+    lines += _filled(facts) if facts else _empty()
+    for section, questions in HUMAN.items():
+        lines += ["", f"## {section}", "", *(f"- [ ] {question}" for question in questions)]
+    return "\n".join([*lines, "", "Confirmed by: ____________________  Date: ____________", ""])
+
+
+def _filled(facts: Facts) -> list[str]:
+    assessment, built = facts.assessment, facts.built
+    plan = assessment.plan
+    proofs, names = assessment.proofs, assessment.interfaces
+    checks = [
+        (not plan.failed, f"{len(plan.applied)} edits applied, {len(plan.skipped)} skipped, {len(plan.failed)} failed"),
+        (all(proof.ok for proof in proofs), f"{sum(proof.ok for proof in proofs)} of {len(proofs)} proofs hold"),
+        (all(item.ok for item in names), f"{sum(item.ok for item in names)} of {len(names)} upstream interfaces as expected"),
+        (not assessment.to_review, f"{len(assessment.to_review)} places drifted and need review"),
+        (True, f"{len(built.commits)} commits on {built.pristine[:12]}, tip {built.tip[:12]}"),
+        (bool(built.backup) or built.already, f"backup branch {built.backup or '(tree was already there)'}"),
+        *((outcome.ok, f"{outcome.name}: {outcome.verdict}, {outcome.seconds:.0f} s") for outcome in facts.outcomes),
+    ]
+    if not facts.outcomes:
+        checks.append((False, "validation was skipped (--skip-tests)"))
+    return [
+        f"- Upstream: {assessment.label} (version {assessment.version})",
+        f"- Date: {datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
+        f"- Newest release verified by the lock: {facts.lock.newest() or 'none'}",
+        "",
+        "## Done by the tool",
+        "",
+        *(f"- [{'x' if ok else ' '}] {text}" for ok, text in checks),
+        *(f"  - {drift.level}: {drift.edit_key} ({drift.file}:{drift.line}): {drift.what}" for drift in assessment.drift),
+    ]
+
+
+def _empty() -> list[str]:
+    return [
+        "The form as it is before a rebase. `./execute_gh200_rebase.sh` writes a copy with its own part filled in into",
+        "the fork's tree.",
+        "",
+        "## Done by the tool",
+        "",
+        *(
+            f"- [ ] {text}"
+            for text in (
+                "edits applied, skipped, failed",
+                "proofs hold",
+                "upstream interfaces as expected",
+                "places drifted and need review",
+                "commits and backup branch",
+                "smoke test of the pristine tree",
+                "validation scripts",
+            )
+        ),
+    ]

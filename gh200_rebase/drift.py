@@ -1,0 +1,67 @@
+"""Drift: how far an edit's surroundings in this upstream differ from what was last reviewed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .lockfile import Entry, Lock, observe
+from .resolve import EditResult
+
+REVIEW, WARNING, INFO = "review", "warning", "info"
+
+# What a change of each recorded fact means: only the first group can put an edit in the wrong place.
+_LEVELS = (
+    ("status", REVIEW, "the edit was {old}, now it is {new}"),
+    ("variant", REVIEW, "another form of the edit matched ({old} -> {new})"),
+    ("hits", REVIEW, "the anchor hit {old} places, now {new}"),
+    ("chain", REVIEW, "the blocks that enclose the anchor changed"),
+    ("anchor", REVIEW, "the anchored statement itself changed"),
+    ("neighbours", WARNING, "a statement next to the anchor changed"),
+    ("scope", INFO, "something else in the same scope changed"),
+)
+
+
+@dataclass(frozen=True)
+class Drift:
+    edit_key: str
+    level: str
+    what: str
+    file: str
+    line: int
+
+
+def compare(expected: Entry | None, found: Entry) -> tuple[str, str] | None:
+    """The most serious difference as (level, sentence), or None."""
+    if expected is None:
+        return REVIEW, "this edit is not in the lock yet"
+    for name, level, sentence in _LEVELS:
+        old, new = getattr(expected, name), getattr(found, name)
+        if old != new:
+            return level, sentence.format(old=old, new=new)
+    return None
+
+
+def find_drift(lock: Lock, version: str, results: Sequence[EditResult]) -> tuple[Drift, ...]:
+    drifts = []
+    for result in results:
+        if result.status == "failed":
+            continue
+        difference = compare(lock.expected(result.edit.key, version), observe(version, result))
+        if difference:
+            hit = result.hits[0] if result.hits else None
+            drifts.append(
+                Drift(result.edit.key, *difference, file=result.form.file, line=hit.line if hit else 0)
+            )
+    return tuple(drifts)
+
+
+def reviewed_moves(lock: Lock, version: str) -> tuple[str, ...]:
+    """What the lock says moved exactly at this release, and a maintainer has accepted."""
+    moves = []
+    for key, entries in lock.edits.items():
+        for before, after in zip(entries, entries[1:]):
+            difference = compare(before, after)
+            if after.since == version and difference and difference[0] == REVIEW:
+                moves.append(f"{key}: {difference[1]}")
+    return tuple(moves)

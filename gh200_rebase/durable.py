@@ -1,0 +1,91 @@
+"""Files that survive a kill at any moment: atomic writes, a lock that children keep, disk errors in plain words."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import Refused
+
+_FIXES = {
+    errno.ENOSPC: "free some space on that disk and run the same command again",
+    errno.EDQUOT: "raise the quota or free some space, then run the same command again",
+    errno.EACCES: "check who owns the folder, or choose another one",
+    errno.EPERM: "check who owns the folder, or choose another one",
+    errno.EROFS: "choose a folder on a disk that can be written",
+}
+
+
+@contextmanager
+def refusing_os_errors(doing: str) -> Iterator[None]:
+    """Turn what the disk says into a Refused with a fix."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(
+            f"Could not finish {doing}",
+            where=str(error.filename or ""),
+            why=error.strerror or str(error),
+            fix=_FIXES.get(error.errno or 0, "see the reason above, then run the same command again"),
+        ) from error
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """The file has its old content or all of the new one, also after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        part.chmod(mode)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_tree(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def lock(path: Path, doing: str, patience: float = 10.0) -> Iterator[None]:
+    """Hold an exclusive lock; git children inherit it, so after a kill it lasts as long as they do."""
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDONLY | os.O_CREAT
+    handle = os.open(path, flags, 0o644)
+    os.set_inheritable(handle, True)
+    deadline = time.monotonic() + patience
+    try:
+        while not _try_lock(handle):
+            if time.monotonic() > deadline:
+                raise Refused(f"Another run is {doing}", where=str(path), fix="wait until it has ended, then try again")
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""Runs git without the caller's environment, hooks or signing, and writes commits straight into the object store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import Refused
+
+OLDEST_GIT = (2, 25)
+NOBODY = "GH200 rebase <gh200@localhost>"
+# fast-import needs a ref to write to; it stays, because a kill while deleting it would leave packed-refs locked.
+BUILD_REF = "refs/gh200/build"
+
+# Everything else that starts with GIT_ could point git at another repository, index or configuration.
+_KEPT = {
+    *(f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")),
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_SYSTEM",
+    "GIT_CONFIG_NOSYSTEM",
+    "GIT_EXEC_PATH",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_SSL_CAINFO",
+    "GIT_SSL_CAPATH",
+}
+_SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.quotePath": "false",
+    "commit.gpgSign": "false",
+    "i18n.commitEncoding": "UTF-8",
+    "advice.detachedHead": "false",
+    # A background gc would outlive the command and hold its lock.
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    # ext:: and friends run a command of the address's choosing.
+    "protocol.allow": "never",
+    **{f"protocol.{name}.allow": "always" for name in ("file", "git", "http", "https", "ssh")},
+}
+_FREE_SPACE = "free some space on that disk and run the same command again"
+_HINTS = {
+    "No space left on device": _FREE_SPACE,
+    "Out of diskspace": _FREE_SPACE,
+    "dubious ownership": "make the folder yours, or follow git's own advice about safe.directory",
+    ".lock': File exists": "another git command is at work there; if none is, remove the .lock file",
+    "Permission denied": "check who owns the folder, or choose another one",
+    "Could not resolve host": "connect to the network, or use a release that is already in the cache",
+}
+
+
+def git(
+    where: Path,
+    *args: str,
+    stdin: bytes | None = None,
+    ok: tuple[int, ...] = (0,),
+    env: Mapping[str, str] | None = None,
+) -> bytes:
+    """Run git inside `where` and return what it prints; an exit code not in `ok` is a Refused with git's own words."""
+    command = ["git", "-C", str(where)]
+    for key, value in _SETTINGS.items():
+        command += ["-c", f"{key}={value}"]
+    try:
+        # close_fds=False: only the workspace lock is inheritable, and it must live as long as this child.
+        done = subprocess.run(
+            [*command, *args],
+            input=stdin,
+            stdin=None if stdin is not None else subprocess.DEVNULL,
+            capture_output=True,
+            close_fds=False,
+            env=environment(where, env),
+        )
+    except FileNotFoundError as error:
+        raise Refused(
+            "git was not found", why="no program called git on PATH", fix="install git, e.g. `apt install git`"
+        ) from error
+    if done.returncode not in ok:
+        said = done.stderr.decode(errors="replace").strip()
+        fix = next((text for needle, text in _HINTS.items() if needle in said), "see git's message above")
+        raise Refused(f"git {args[0]} failed", where=str(where), why=said or f"exit code {done.returncode}", fix=fix)
+    return done.stdout
+
+
+def environment(where: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in _KEPT}
+    # Without the ceiling a broken .git would make git take the repository around it.
+    fixed = {
+        "GIT_CEILING_DIRECTORIES": str(where.parent),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "LC_ALL": "C",
+    }
+    return {**kept, **fixed, **(more or {})}
+
+
+def text(where: Path, *args: str, ok: tuple[int, ...] = (0,)) -> str:
+    return git(where, *args, ok=ok).decode(errors="surrogateescape").strip()
+
+
+def require_git() -> None:
+    """Refuse when git is missing or too old."""
+    words = text(Path.cwd(), "version").split()
+    numbers = tuple(int(part) for part in words[2].split(".")[:2])
+    if numbers < OLDEST_GIT:
+        raise Refused(f"git {words[2]} is too old", fix="install git {}.{} or newer".format(*OLDEST_GIT))
+
+
+def git_path(repo: Path, name: str) -> Path:
+    """A file inside the repository's own folder, also in a linked worktree."""
+    return repo / text(repo, "rev-parse", "--git-path", name)
+
+
+def tip(repo: Path, ref: str) -> str | None:
+    return (
+        text(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", ok=(0, 1, 128)) or None
+    )
+
+
+def checked_out(repo: Path) -> str | None:
+    """The full name of the branch HEAD is on, None when detached."""
+    return text(repo, "symbolic-ref", "--quiet", "HEAD", ok=(0, 1)) or None
+
+
+def changes(repo: Path) -> list[str]:
+    """Lines of `git status`: tracked changes and files that are neither tracked nor ignored."""
+    out = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=dirty")
+    return [os.fsdecode(line) for line in out.split(b"\0") if line]
+
+
+def tree_paths(repo: Path, commit: str) -> set[str]:
+    out = git(repo, "ls-tree", "-r", "-z", "--name-only", commit)
+    return {os.fsdecode(name) for name in out.split(b"\0") if name}
+
+
+def trailer(repo: Path, commit: str, key: str) -> str:
+    return text(repo, "log", "-1", f"--format=%(trailers:key={key},valueonly,separator=%x20)", commit, "--")
+
+
+def last_with_trailer(repo: Path, ref: str, key: str) -> str | None:
+    return text(repo, "log", "-1", "--format=%H", f"--grep=^{key}: ", ref, "--") or None
+
+
+def update_refs(repo: Path, refs: Mapping[str, str]) -> None:
+    """Set several refs in one transaction."""
+    git(repo, "update-ref", "--stdin", stdin="".join(f"update {name} {sha}\n" for name, sha in refs.items()).encode())
+
+
+def identity(repo: Path) -> tuple[str, str]:
+    """Author and committer as git would write them, without the guess git makes from the host name."""
+
+    def who(role: str) -> str:
+        ident = text(repo, "-c", "user.useConfigOnly=true", "var", f"GIT_{role}_IDENT", ok=(0, 128))
+        return ident.rsplit(" ", 2)[0] if ident else NOBODY
+
+    return who("AUTHOR"), who("COMMITTER")
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a commit; mode as git writes it (100644, 100755, 120000)."""
+
+    path: str
+    mode: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Commit:
+    message: str
+    files: Iterable[File]
+    replaces_all: bool = False
+
+
+def write_commits(repo: Path, commits: Iterable[Commit], parent: str | None, seconds: int) -> str:
+    """Write a chain of commits with exactly these bytes and this date, no index or file touched; returns the tip."""
+    git_path(repo, f"{BUILD_REF}.lock").unlink(missing_ok=True)
+    packs = git_path(repo, "objects/pack")
+    before = set(packs.glob("tmp_*"))
+    try:
+        git(
+            repo, "fast-import", "--quiet", "--force", "--done", stdin=_stream(identity(repo), commits, parent, seconds)
+        )
+    except BaseException:
+        for leftover in {*packs.glob("tmp_*"), *git_path(repo, ".").glob("fast_import_crash_*")} - before:
+            leftover.unlink(missing_ok=True)
+        raise
+    return text(repo, "rev-parse", "--verify", BUILD_REF)
+
+
+def _stream(people: tuple[str, str], commits: Iterable[Commit], parent: str | None, seconds: int) -> bytes:
+    author, committer = people
+    signature = f"author {author} {seconds} +0000\ncommitter {committer} {seconds} +0000\n"
+    out: list[bytes] = []
+    for commit in commits:
+        out += [f"commit {BUILD_REF}\n{signature}".encode(), _data(commit.message.encode())]
+        if parent:
+            out.append(f"from {parent}\n".encode())
+            parent = None
+        if commit.replaces_all:
+            out.append(b"deleteall\n")
+        for file in commit.files:
+            out += [f"M {file.mode} inline ".encode(), _quoted(file.path), b"\n", _data(file.data)]
+    return b"".join([*out, b"done\n"])
+
+
+def _data(data: bytes) -> bytes:
+    return b"data %d\n%b\n" % (len(data), data)
+
+
+def _quoted(path: str) -> bytes:
+    raw = os.fsencode(path)
+    for plain, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n")):
+        raw = raw.replace(plain, escaped)
+    return b'"' + raw + b'"'

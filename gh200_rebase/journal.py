@@ -1,0 +1,73 @@
+"""The record of a run that changes a tree: written before the first change, gone after the last one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .durable import write_atomic
+from .gitrepo import git_path
+
+FORK_BRANCH = "gh200-reintegration"
+UPSTREAM_BRANCH = "upstream"
+LOG, SCRIPT, PATCH, CHECKLIST = "MERGE_LOG.txt", "ROLLBACK.sh", "gh200-current.patch", "GH200_REBASE_CHECKLIST.md"
+RUN_FILES = (LOG, SCRIPT, PATCH, CHECKLIST)
+CRASH_AT = "GH200_REBASE_CRASH_AT"
+"""Test hook: the process kills itself with SIGKILL when it reaches the step of this name."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One change of a tree: where it was, where it goes. `branch` is None when HEAD was detached."""
+
+    backup: str
+    branch: str | None
+    before: str
+    fork_before: str | None
+    fork_after: str
+    upstream_before: str | None
+    upstream_after: str | None
+    action: str = "apply"
+
+    def lines(self) -> str:
+        """The part of MERGE_LOG.txt that ROLLBACK.sh reads."""
+        return "".join(
+            f"{name}: {value}\n"
+            for name, value in (
+                ("Backup branch", self.backup),
+                ("Checked out before", self.branch or "detached"),
+                ("Commit before", self.before),
+                (f"{FORK_BRANCH} before", self.fork_before or "absent"),
+                (f"{FORK_BRANCH} after", self.fork_after),
+                (f"{UPSTREAM_BRANCH} before", self.upstream_before or "absent"),
+                (f"{UPSTREAM_BRANCH} after", self.upstream_after or "absent"),
+            )
+        )
+
+
+def store(repo: Path, backup: str = "") -> Path:
+    """Where the tool keeps its own files: inside .git, so that they are never part of the tree."""
+    return git_path(repo, "gh200") / backup
+
+
+def write(repo: Path, run: Run) -> None:
+    write_atomic(store(repo) / "journal.json", json.dumps(asdict(run)).encode())
+
+
+def read(repo: Path) -> dict[str, str | None] | None:
+    """The unfinished run, if there is one. ROLLBACK.sh writes only `action` and `backup`."""
+    path = store(repo) / "journal.json"
+    return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def clear(repo: Path) -> None:
+    (store(repo) / "journal.json").unlink(missing_ok=True)
+
+
+def step(name: str) -> None:
+    """Name a moment between two changes, for the tests that kill the process there."""
+    if os.environ.get(CRASH_AT) == name:
+        os.kill(os.getpid(), signal.SIGKILL)

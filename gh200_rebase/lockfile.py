@@ -1,0 +1,109 @@
+"""patches/lock.json: which releases were verified, and what each edit's surroundings looked like there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from .errors import Refused
+from .resolve import EditResult
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Surroundings of one edit, true from release `since` until the next entry."""
+
+    since: str
+    status: str
+    variant: int = 0
+    hits: int = 0
+    chain: str = ""
+    anchor: str = ""
+    neighbours: str = ""
+    scope: str = ""
+
+    def same_place(self, other: Entry) -> bool:
+        return {**asdict(self), "since": ""} == {**asdict(other), "since": ""}
+
+
+@dataclass(frozen=True)
+class Lock:
+    releases: Mapping[str, str] = field(default_factory=dict)
+    edits: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+
+    def newest(self) -> str | None:
+        return max(self.releases, key=Version, default=None)
+
+    def expected(self, edit_key: str, version: str) -> Entry | None:
+        """The entry in force at `version`; the oldest one for anything older than all of them."""
+        entries = self.edits.get(edit_key, ())
+        known = [entry for entry in entries if Version(entry.since) <= Version(version)]
+        return known[-1] if known else next(iter(entries), None)
+
+
+def observe(version: str, result: EditResult) -> Entry:
+    if result.fingerprint is None:
+        return Entry(since=version, status=result.status)
+    return Entry(since=version, status=result.status, variant=result.variant, **asdict(result.fingerprint))
+
+
+def build(observed: Mapping[str, tuple[str, Mapping[str, Entry]]]) -> Lock:
+    """A lock from `{version: (digest, {edit: entry})}`; equal neighbours in time share one entry."""
+    edits: dict[str, list[Entry]] = {}
+    ordered = sorted(observed, key=Version)
+    for version in ordered:
+        for key, entry in observed[version][1].items():
+            history = edits.setdefault(key, [])
+            if not history or not history[-1].same_place(entry):
+                history.append(entry)
+    releases = {version: observed[version][0] for version in ordered}
+    return Lock(releases, {key: tuple(edits[key]) for key in sorted(edits)})
+
+
+def load(path: Path) -> Lock:
+    if not path.is_file():
+        return Lock()
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise ValueError(f"format {data['format']!r}, this tool reads {FORMAT}")
+        edits = {key: tuple(Entry(**entry) for entry in entries) for key, entries in data["edits"].items()}
+        for version in (*data["releases"], *(entry.since for entries in edits.values() for entry in entries)):
+            Version(version)
+        return Lock(data["releases"], edits)
+    except (ValueError, TypeError, KeyError, AttributeError, InvalidVersion) as error:
+        raise Refused(
+            "The lock cannot be read",
+            where=str(path),
+            why=str(error),
+            fix="restore it with `git checkout -- patches/lock.json`, or make a new one with "
+            "`./execute_gh200_rebase.sh lock`",
+        ) from error
+
+
+def save(lock: Lock, path: Path) -> None:
+    """One entry per line, so that a review of the lock reads as a list of places where upstream moved."""
+    lines = ["{", f' "format": {FORMAT},', ' "releases": {']
+    lines += _joined(f"  {json.dumps(version)}: {json.dumps(digest)}" for version, digest in lock.releases.items())
+    lines += [" },", ' "edits": {']
+    lines += _joined(_edit_block(key, entries) for key, entries in lock.edits.items())
+    lines += [" }", "}", ""]
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("\n".join(lines), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _edit_block(key: str, entries: Iterable[Entry]) -> str:
+    rows = _joined(f"   {json.dumps(asdict(entry))}" for entry in entries)
+    return "\n".join([f"  {json.dumps(key)}: [", *rows, "  ]"])
+
+
+def _joined(items: Iterable[str]) -> list[str]:
+    texts = list(items)
+    return [f"{text}," for text in texts[:-1]] + texts[-1:]

@@ -1,0 +1,93 @@
+"""The repository (or fork tree) this tool runs from: its patches, its overlay files, its build folder."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+
+from . import lockfile
+from .errors import Refused
+from .patchfile import FileCopy, Patch, load_patches
+from .tree import MemoryTree
+
+_NEVER_COPIED = ("__pycache__", ".pytest_cache")
+
+Payload = dict[str, tuple[bytes, bool]]
+"""Target path -> (content, executable)."""
+
+
+@dataclass(frozen=True)
+class Project:
+    root: Path
+
+    @cached_property
+    def patches(self) -> tuple[Patch, ...]:
+        return load_patches(self.root / "patches")
+
+    @property
+    def lock_path(self) -> Path:
+        return self.root / "patches" / "lock.json"
+
+    @cached_property
+    def lock(self) -> lockfile.Lock:
+        return lockfile.load(self.lock_path)
+
+    @property
+    def build(self) -> Path:
+        return self.root / "build"
+
+    @property
+    def cache(self) -> Path:
+        """Downloaded upstreams; a fork in X/build/fork shares those of X."""
+        outer = self.root.parent.parent
+        owned = self.root.parent.name == "build" and (outer / "gh200_rebase").is_dir()
+        return (outer / "build" if owned else self.build) / "upstream"
+
+    @cached_property
+    def payloads(self) -> dict[int, Payload]:
+        """Per patch number, the whole files it brings."""
+        return {patch.number: _collect(self.root, patch) for patch in self.patches}
+
+    @cached_property
+    def overlay(self) -> MemoryTree:
+        """The Python files the fork adds, as the fork will hold them."""
+        return MemoryTree({path: data for files in self.payloads.values() for path, (data, _) in files.items()})
+
+    @cached_property
+    def digest(self) -> str:
+        """Changes whenever the tool, a patch or an overlay file that decides about edits changes."""
+        state = hashlib.sha256()
+        decisive = [*(self.root / "gh200_rebase").glob("*.py"), *(patch.path for patch in self.patches)]
+        for path in sorted(decisive):
+            state.update(path.name.encode() + b"\0" + path.read_bytes())
+        for path in self.overlay.paths():
+            if path.startswith("simpletuner/"):
+                state.update(path.encode() + b"\0" + (self.overlay.read(path) or b""))
+        return state.hexdigest()
+
+
+def _collect(root: Path, patch: Patch) -> Payload:
+    payload: Payload = {}
+    for copy in patch.files:
+        source = root / copy.source
+        if not source.exists():
+            raise Refused(
+                "A file that a patch copies does not exist",
+                where=f"{patch.path.name}: files.from = {copy.source!r}",
+                fix="restore it, or take the entry out of the patch",
+            )
+        for path in [source] if source.is_file() else sorted(source.rglob("*")):
+            relative = path.relative_to(source).as_posix()
+            if path.is_file() and not _skipped(relative, copy):
+                target = copy.target if source.is_file() else f"{copy.target}/{relative}"
+                payload[target] = (path.read_bytes(), bool(path.stat().st_mode & 0o100))
+    return payload
+
+
+def _skipped(relative: str, copy: FileCopy) -> bool:
+    parts = relative.split("/")
+    hidden_by_rule = any(fnmatch(relative, pattern) for pattern in copy.exclude)
+    return hidden_by_rule or relative.endswith(".pyc") or any(part in _NEVER_COPIED for part in parts)

@@ -1,0 +1,108 @@
+"""What people read: tables of edits and releases, explanations of one patch, unified diffs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .assess import Assessment
+from .drift import REVIEW
+from .errors import Refused
+from .patchfile import Patch
+from .tree import Tree
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    cells = [[str(value) for value in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in cells]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def edits_table(assessment: Assessment) -> str:
+    drift = {item.edit_key: item for item in assessment.drift}
+    rows = []
+    for result in assessment.plan.results:
+        verdict = result.status if not result.variant else f"{result.status} (variant {result.variant})"
+        note = drift.get(result.edit.key)
+        if note:
+            verdict += f", {note.level}: {note.what}"
+        lines = ",".join(str(hit.line) for hit in result.hits) or "-"
+        short = result.form.file.removeprefix("simpletuner/")
+        rows.append((result.edit.key, short, result.form.scope or "(module)", lines, verdict))
+    return table(("edit", "file (in simpletuner/)", "scope", "line", "verdict"), rows)
+
+
+def summary(assessment: Assessment) -> str:
+    plan = assessment.plan
+    applied = sum(result.status == "applied" for result in plan.results)
+    proofs = sum(proof.ok for proof in assessment.proofs)
+    names = sum(item.ok for item in assessment.interfaces)
+    levels = [drift.level for drift in assessment.drift]
+    lines = [
+        f"upstream    {assessment.label}",
+        f"edits       {applied} applied, {len(plan.skipped)} skipped, {len(plan.failed)} failed",
+        f"proofs      {proofs} of {len(assessment.proofs)} hold",
+        f"interfaces  {names} of {len(assessment.interfaces)} upstream names are as the overlay uses them",
+        f"drift       {levels.count(REVIEW)} to review, {levels.count('warning')} warnings, {levels.count('info')} notes",
+    ]
+    lines += [f"skipped     {result.edit.key}: {result.detail}" for result in plan.skipped]
+    return "\n".join(lines)
+
+
+def explain(patch: Patch, assessment: Assessment, tree: Tree, around: int = 3) -> str:
+    """What each edit of a patch does and where it lands in this upstream."""
+    parts = [f"{patch.name}: {patch.subject}", f"risk: {patch.risk}", "", patch.why.strip()]
+    drift = {item.edit_key: item for item in assessment.drift}
+    for result in assessment.plan.results:
+        if result.edit.patch != patch.number:
+            continue
+        parts += ["", f"--- {result.edit.key}: {result.edit.verb} in {result.form.scope or 'module'}", result.edit.why]
+        if result.edit.key in drift:
+            parts.append(f"drift ({drift[result.edit.key].level}): {drift[result.edit.key].what}")
+        if not result.hits:
+            parts.append(f"{result.status}: {result.detail}")
+        for hit in result.hits:
+            parts += [f"{hit.file}:{hit.line}", *_hunk(assessment, tree, hit.file, hit.insert_line, around)]
+    for copy in patch.files:
+        parts += ["", f"--- copies {copy.source} -> {copy.target}"]
+    return "\n".join(parts)
+
+
+def _hunk(assessment: Assessment, tree: Tree, path: str, near: int, around: int) -> list[str]:
+    """The one hunk of this file's diff that holds the hit."""
+    hunks = unified_diff(path, tree.read(path) or b"", assessment.plan.final[path], around).split("\n@@ ")[1:]
+    starts = [abs(int(hunk.split(" ")[0].lstrip("-").split(",")[0]) + around - near) for hunk in hunks]
+    if not starts:
+        return []
+    return ["    " + line for line in hunks[starts.index(min(starts))].splitlines()[1:]]
+
+
+def unified_diff(path: str, before: bytes, after: bytes, around: int = 3) -> str:
+    old, new = (data.decode("utf-8", "surrogateescape").splitlines(keepends=True) for data in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", n=around)
+    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+
+
+def export(patches: Sequence[Patch], assessment: Assessment, tree: Tree, into: Path) -> list[Path]:
+    """One unified diff per patch, for reading."""
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused("The folder for the diffs cannot be made", where=str(into), why=str(error)) from error
+    current: dict[str, bytes] = {}
+    written = []
+    for patch in patches:
+        after = assessment.plan.contents.get(patch.number, {})
+        chunks = []
+        for path in sorted(after):
+            before = current.get(path, tree.read(path) or b"")
+            chunks.append(unified_diff(path, before, after[path]))
+            current[path] = after[path]
+        if chunks:
+            target = into / f"{patch.name}.diff"
+            target.write_bytes("".join(chunks).encode("utf-8", "surrogateescape"))
+            written.append(target)
+    return written

@@ -1,0 +1,65 @@
+"""Runs what proves a tree: a smoke test of the pristine upstream, and the validation scripts on the fork."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import Refused
+from .project import Project
+
+SCRIPTS = ("test_upstream_features.sh", "test_gh200_features.sh", "test_combined_features.sh")
+_SMOKE = "import simpletuner.helpers.training.trainer as trainer; print(trainer.__file__)"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    name: str
+    ok: bool
+    verdict: str
+    seconds: float
+    tail: str = ""
+
+
+def smoke(project: Project, tree: Path) -> Outcome:
+    """The trainer of this tree imports, with everything it needs."""
+    _require_full_environment()
+    print(f"smoke test: importing the trainer of {tree.name}", flush=True)
+    environment = {**os.environ, "PYTHONPATH": str(tree), "HF_HUB_OFFLINE": "1"}
+    return _run("smoke test of the pristine tree", [sys.executable, "-c", _SMOKE], project.build, environment)
+
+
+def validate(project: Project, pristine: Path, fork: Path) -> list[Outcome]:
+    """Every validation script this checkout has, on this fork."""
+    environment = {**os.environ, "GH200_FORK": str(fork.resolve()), "GH200_PRISTINE": str(pristine.resolve())}
+    outcomes = []
+    for name in SCRIPTS:
+        script = project.root / "scripts" / name
+        if script.is_file():
+            print(f"validation: {name}", flush=True)
+            outcomes.append(_run(name, ["bash", str(script)], project.root, environment))
+    return outcomes
+
+
+def _require_full_environment() -> None:
+    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    if subprocess.run([sys.executable, "-c", probe], check=False).returncode:
+        raise Refused(
+            "Tests need the full environment",
+            why=f"{sys.executable} has no torch",
+            fix="run scripts/setup.sh, or build without tests: --skip-tests",
+        )
+
+
+def _run(name: str, command: list[str], where: Path, environment: dict[str, str]) -> Outcome:
+    where.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    done = subprocess.run(
+        command, cwd=where, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    verdict = "passed" if done.returncode == 0 else f"failed with exit code {done.returncode}"
+    return Outcome(name, done.returncode == 0, verdict, time.monotonic() - started, done.stdout[-3000:])

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs the tests, after setting up whatever they need: the environment, and the fork built from this checkout.
+set -euo pipefail
+here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+# shellcheck source=scripts/lib/bootstrap.sh
+source "$here/lib/bootstrap.sh"
+root=$(gh200_root)
+
+usage() {
+    cat <<'HELP'
+usage: scripts/run_all_tests.sh [--fast | --full] [--level NAME] [-- PYTEST_ARGUMENT...]
+
+Unit tests and the tests that train a tiny model in the real fork. Sets up .venv and build/fork first.
+
+  --fast        unit tests only; no fork is built
+  --full        also the slow ones: every upstream release, both lock platforms, upstream's own tests on the fork
+  --level NAME  only one level: unit, integration, system or performance
+  --help        this text
+
+exit code: 0 when everything passed
+HELP
+}
+
+scope=default level=""
+while (($#)); do
+    case $1 in
+        --fast) scope=fast ;;
+        --full) scope=full ;;
+        --level) level=${2:?--level needs a name} && shift ;;
+        --help | -h) usage && exit ;;
+        --) shift && break ;;
+        *) gh200_die "unknown argument: $1" "" "scripts/run_all_tests.sh --help" ;;
+    esac
+    shift
+done
+
+cd "$root"
+scripts/setup.sh
+arguments=()
+[[ -z $level ]] || arguments+=(-m "$level")
+case $scope in
+    fast) arguments+=(--ignore=tests/fork) ;;
+    default)
+        ./execute_gh200_rebase.sh --skip-tests
+        arguments+=(--fork --network)
+        ;;
+    full)
+        ./execute_gh200_rebase.sh --skip-tests
+        ./execute_gh200_rebase.sh matrix
+        arguments+=(--fork --network --slow)
+        ;;
+esac
+exec .venv/bin/python -m pytest tests "${arguments[@]}" "$@"

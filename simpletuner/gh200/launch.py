@@ -1,0 +1,24 @@
+"""Start-up check: the `simpletuner` that was imported is the one beside the script that runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def check_beside(script: str) -> None:
+    """Stop when `script` (a file inside the package) belongs to another tree than the imported package."""
+    import simpletuner
+
+    wanted = Path(script).resolve().parent
+    imported = Path(simpletuner.__file__ or "").resolve().parent
+    if imported == wanted:
+        return
+    print(
+        f"error: {Path(script).name} runs from one simpletuner and has imported another\n"
+        f"  where: script in {wanted}, package in {imported}\n"
+        "  why: the first simpletuner on Python's path wins, without a word\n"
+        f"  fix: uninstall the other one (pip uninstall simpletuner), or set PYTHONPATH={wanted.parent}",
+        file=sys.stderr,
+    )
+    raise SystemExit(2)

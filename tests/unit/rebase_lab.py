@@ -1,0 +1,87 @@
+"""A whole miniature of this repository in a temporary folder, with the invented upstream as its releases."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE = ROOT / "tests" / "fake_upstream"
+
+
+@dataclass(frozen=True)
+class Lab:
+    root: Path
+
+    @property
+    def fork(self) -> Path:
+        return self.root / "build" / "fork"
+
+    def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
+        """The real tool in a real process; its exit code is part of what is asserted."""
+        import os
+
+        done = subprocess.run(
+            [sys.executable, str(self.root / "gh200_rebase"), *arguments],
+            cwd=self.root,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        output = done.stdout + done.stderr
+        assert done.returncode == code, output
+        assert "Traceback" not in output, output
+        return output
+
+    def upstream(self, release: str) -> str:
+        """A copy of an invented release, as a --upstream argument."""
+        folder = self.root.parent / f"upstream-{release}"
+        if not folder.exists():
+            shutil.copytree(FAKE / release, folder)
+        return f"path:{folder}"
+
+    def git(self, *arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(self.fork), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def write_lock(self, *releases: str) -> None:
+        """What `lock` does, for releases that no registry has."""
+        sys.path.insert(0, str(self.root))
+        from gh200_rebase import lockfile
+        from gh200_rebase.project import Project
+        from gh200_rebase.resolve import resolve
+        from gh200_rebase.tree import FolderTree
+
+        versions = {"v1": "1.0.0", "v2": "2.0.0"}
+        project = Project(self.root)
+        observed = {}
+        for release in releases:
+            results = resolve(project.patches, FolderTree(FAKE / release)).results
+            version = versions[release]
+            observed[version] = ("0" * 64, {item.edit.key: lockfile.observe(version, item) for item in results})
+        lockfile.save(lockfile.build(observed), project.lock_path)
+
+
+def make_lab(folder: Path) -> Lab:
+    root = folder / "project"
+    shutil.copytree(ROOT / "gh200_rebase", root / "gh200_rebase", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(FAKE / "patches", root / "patches")
+    shutil.copytree(FAKE / "overlay", root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "docs").mkdir()
+    lab = Lab(root)
+    lab.write_lock("v1")
+    return lab
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file with its bytes and mode, git's own left out."""
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mode)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".git" not in path.relative_to(folder).parts
+    }

@@ -1,0 +1,125 @@
+"""Archives: the good ones land exactly, the hostile and broken ones leave nothing behind."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gh200_rebase import archive
+from gh200_rebase.archive import extract, read_members
+from gh200_rebase.errors import Refused
+
+
+def entry(name: str, data: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info, data
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile.TarInfo, bytes]:
+    return entry(name, b"", type=kind, linkname=target)
+
+
+def pack(path: Path, *entries: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for info, data in entries:
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def refuse(source: Path, folder: Path) -> Refused:
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(Refused) as caught:
+        extract(source, folder / "out")
+    assert sorted(folder.rglob("*")) == before
+    return caught.value
+
+
+def test_unpacks_without_the_top_folder_and_keeps_the_exec_bit(tmp_path: Path) -> None:
+    source = pack(
+        tmp_path / "a.tar.gz",
+        entry("top/ä b.txt", b"\r\n", mode=0o600),
+        entry("top/run", b"#!", mode=0o4777),
+        link("top/sub/near", "../run"),
+        link("top/hard", "top/run", tarfile.LNKTYPE),
+    )
+    extract(source, tmp_path / "out")
+    out = tmp_path / "out"
+    assert (out / "ä b.txt").read_bytes() == b"\r\n"
+    assert [oct((out / name).stat().st_mode & 0o7777) for name in ("ä b.txt", "run")] == ["0o644", "0o755"]
+    assert (out / "sub/near").readlink() == Path("../run") and (out / "hard").read_bytes() == b"#!"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tar.gz", "out"]
+    assert read_members(source) == {"ä b.txt": b"\r\n", "run": b"#!"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ([entry("/etc/x")], "absolute"),
+        ([entry("top/../../x")], "'..'"),
+        ([entry("top/a\\b")], "backslash"),
+        ([entry("top/.Git/config")], ".git"),
+        ([link("top/l", "/etc/passwd")], "outside"),
+        ([link("top/l", "../x")], "outside"),
+        ([link("top/l", "a/../../x")], "outside"),
+        ([link("top/l", "../../x", tarfile.LNKTYPE)], "outside"),
+        ([link("top/here", "."), link("top/l", "here/../../x")], "outside"),
+        ([link("top/d", "e"), entry("top/d/f")], "shares"),
+        ([entry("top/dev", b"", type=tarfile.CHRTYPE)], "neither"),
+        ([entry("top/pipe", b"", type=tarfile.FIFOTYPE)], "neither"),
+        ([entry("top/A"), entry("top/a")], "case"),
+        ([entry("top/D/x"), entry("top/d/y")], "case"),
+        ([entry("top/\u00e9"), entry("top/e\u0301")], "composed"),
+        ([entry("top/a"), entry("top/a")], "shares"),
+        ([entry("top/a"), entry("top/a/b")], "shares"),
+        ([entry("top/d/f"), link("top/d", "e")], "shares"),
+    ],
+)
+def test_a_hostile_member_is_named_and_nothing_is_left(
+    tmp_path: Path, entries: list[tuple[tarfile.TarInfo, bytes]], reason: str
+) -> None:
+    source = pack(tmp_path / "a.tar.gz", entry("top/ok"), *entries)
+    error = refuse(source, tmp_path)
+    assert reason in error.why and repr(entries[-1][0].name) in error.what
+    with pytest.raises(Refused):
+        read_members(source)
+
+
+def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pack(tmp_path / "a.tar.gz", *(entry(f"top/{i}", b"0" * 100) for i in range(20)))
+    monkeypatch.setattr(archive, "MAX_BYTES", 1000)
+    assert "'top/10'" in refuse(source, tmp_path).what
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 5)
+    assert "'top/5'" in refuse(source, tmp_path).what
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda b: b[: len(b) // 2], lambda b: b"not an archive", lambda b: b"", lambda b: b[:40] + bytes(40) + b[80:]],
+)
+def test_a_damaged_archive(tmp_path: Path, damage: object) -> None:
+    source = pack(tmp_path / "a.tar.gz", *(entry(f"top/{i}", bytes(range(256)) * i) for i in range(20)))
+    source.write_bytes(damage(source.read_bytes()))  # type: ignore[operator]
+    assert "damaged" in refuse(source, tmp_path).what
+
+
+def test_zip(tmp_path: Path) -> None:
+    def pack_zip(*names: str, mode: int = 0o100755) -> Path:
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as bundle:
+            for name in names:
+                info = zipfile.ZipInfo(name)
+                info.external_attr = mode << 16
+                bundle.writestr(info, b"data")
+        return tmp_path / "a.zip"
+
+    for bad in (["top/../../x"], ["/x"], ["top/a", "top/A"]):
+        refuse(pack_zip(*bad), tmp_path)
+    refuse(pack_zip("top/l", mode=0o120777), tmp_path)
+    extract(pack_zip("top/a", "top/b/c"), tmp_path / "out")
+    assert (tmp_path / "out/b/c").read_bytes() == b"data" and (tmp_path / "out/a").stat().st_mode & 0o777 == 0o755
