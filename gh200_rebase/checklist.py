@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from .assess import Assessment
-from .journal import CHECKLIST as NAME
 from .lockfile import Lock
 from .validate import Outcome
 from .workspace import Built

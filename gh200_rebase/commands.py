@@ -24,7 +24,12 @@ def apply(project: Project, options: Namespace, result: Result) -> int:
     into = options.into or project.build / "fork"
     if options.rollback or options.resume:
         return flow.recover(into, options, result)
-    upstream, assessment = _assessed(project, options, result)
+    upstream = _fetched(project, options)
+    if options.skip_tests and not options.dry_run and flow.already_built(project, upstream, into):
+        flow.say_already_built(upstream, into)
+        result.update(into=str(into), already=True)
+        return EXIT_CLEAN
+    assessment = _assess(project, upstream, result)
     print(report.edits_table(assessment), report.summary(assessment), sep="\n\n")
     assessment.require(options.accept_drift)
     if options.dry_run:
@@ -122,11 +127,18 @@ def manifest(project: Project, options: Namespace, result: Result) -> int:
 
 
 def _assessed(project: Project, options: Namespace, result: Result) -> tuple[Upstream, Assessment]:
-    spec = options.upstream or _default_spec(project)
-    upstream = fetch(parse_spec(spec), project.cache)
+    upstream = _fetched(project, options)
+    return upstream, _assess(project, upstream, result)
+
+
+def _fetched(project: Project, options: Namespace) -> Upstream:
+    return fetch(parse_spec(options.upstream or _default_spec(project)), project.cache)
+
+
+def _assess(project: Project, upstream: Upstream, result: Result) -> Assessment:
     assessment = assess(project, FolderTree(upstream.root), upstream.label, upstream.version)
     result.update(assessment.as_json())
-    return upstream, assessment
+    return assessment
 
 
 def _default_spec(project: Project) -> str:

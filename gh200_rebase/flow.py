@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -30,8 +31,9 @@ def apply(
     built = workspace.build(into, upstream, _steps(project, upstream, assessment))
     result.update(into=str(into), already=built.already, backup=built.backup, commits=list(built.commits))
     _point_to_pristine(project, upstream)
+    write_atomic(journal.store(into) / "built.json", json.dumps(_identity(project, upstream, built.tip)).encode())
     if built.already:
-        print(f"\nalready there: {into} is the fork of {upstream.label}; nothing was changed")
+        say_already_built(upstream, into)
     else:
         print(f"\nbuilt: {into} is the fork of {upstream.label}, {len(built.commits)} commits on the pristine upstream")
         print(f"backup branch {built.backup}; the way back is ROLLBACK.sh there, or --rollback here")
@@ -42,6 +44,28 @@ def apply(
     result["validation"] = [vars(outcome) for outcome in outcomes]
     _stop_if_failed(outcomes, "the fork is built, its validation failed")
     return EXIT_CLEAN
+
+
+def already_built(project: Project, upstream: Upstream, into: Path) -> bool:
+    """Whether the last run made this very tree from these very inputs, and nobody has touched it since."""
+    if not (into / ".git").exists() or journal.read(into):
+        return False
+    note = journal.store(into) / "built.json"
+    known = json.loads(note.read_bytes()) if note.is_file() else {}
+    head = gitrepo.tip(into, f"refs/heads/{journal.FORK_BRANCH}")
+    return (
+        known == _identity(project, upstream, head)
+        and gitrepo.checked_out(into) == f"refs/heads/{journal.FORK_BRANCH}"
+        and not gitrepo.changes(into)
+    )
+
+
+def _identity(project: Project, upstream: Upstream, tip: str | None) -> dict[str, str | None]:
+    return {"project": project.full_digest, "upstream": upstream.digest, "tip": tip}
+
+
+def say_already_built(upstream: Upstream, into: Path) -> None:
+    print(f"already there: {into} is the fork of {upstream.label}; nothing was changed")
 
 
 def recover(into: Path, options: Namespace, result: Result) -> int:
@@ -107,7 +131,7 @@ def _record(project: Project, assessment: Assessment, built: Built, into: Path, 
     lines = ["", report.summary(assessment), *(f"{o.name}: {o.verdict} ({o.seconds:.0f} s)" for o in outcomes), ""]
     rollback.append_log(into, "\n".join(lines))
     page = checklist.render(checklist.Facts(assessment, built, tuple(outcomes), project.lock))
-    write_atomic(into / checklist.NAME, page.encode())
+    write_atomic(into / journal.CHECKLIST, page.encode())
 
 
 def _stop_if_failed(outcomes: list[Outcome], what: str) -> None:

@@ -59,13 +59,22 @@ class Project:
     @cached_property
     def digest(self) -> str:
         """Changes whenever the tool, a patch or an overlay file that decides about edits changes."""
+        return self._digest("simpletuner/")
+
+    @cached_property
+    def full_digest(self) -> str:
+        """Changes whenever anything of a fork that is built from here changes."""
+        return self._digest("")
+
+    def _digest(self, below: str) -> str:
         state = hashlib.sha256()
         decisive = [*(self.root / "gh200_rebase").glob("*.py"), *(patch.path for patch in self.patches)]
         for path in sorted(decisive):
             state.update(path.name.encode() + b"\0" + path.read_bytes())
-        for path in self.overlay.paths():
-            if path.startswith("simpletuner/"):
-                state.update(path.encode() + b"\0" + (self.overlay.read(path) or b""))
+        for files in self.payloads.values():
+            for path, (data, executable) in files.items():
+                if path.startswith(below):
+                    state.update(f"{path}\0{executable}\0".encode() + data)
         return state.hexdigest()
 
 

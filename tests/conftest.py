@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -32,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[FORK_PROBLEM] = problem
     if problem:
         _use_the_overlay_of_this_checkout()
+    else:
+        _import_the_fork_lightly()
 
 
 def _fork_problem() -> str:
@@ -47,6 +50,13 @@ def _use_the_overlay_of_this_checkout() -> None:
     package = ModuleType("simpletuner")
     package.__path__ = [str(ROOT / "simpletuner")]
     sys.modules["simpletuner"] = package
+
+
+def _import_the_fork_lightly() -> None:
+    """Its overlay equals ours; upstream's own start-up code is for trainers, and takes ten seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIMPLETUNER_SKIP_TORCH", "1")
+        import_module("simpletuner")
 
 
 def _overlay_files(root: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase import checklist, lockfile, manifest
+from gh200_rebase import checklist, journal, lockfile, manifest
 from gh200_rebase.drift import INFO, REVIEW, WARNING, compare, reviewed_moves
 from gh200_rebase.errors import Refused
 from gh200_rebase.lockfile import Entry, Lock
@@ -93,7 +93,7 @@ def test_manifest_is_in_step_with_the_patches() -> None:
 
 
 def test_empty_checklist_is_the_one_the_tool_fills_in() -> None:
-    assert (ROOT / checklist.NAME).read_text(encoding="utf-8") == checklist.render(None)
+    assert (ROOT / journal.CHECKLIST).read_text(encoding="utf-8") == checklist.render(None)
 
 
 def test_the_footprint_in_upstream_stays_small() -> None:

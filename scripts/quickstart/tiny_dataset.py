@@ -1,0 +1,40 @@
+"""A small captioned image set, drawn the same on every machine, in several aspect ratios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ASPECTS = ((64, 64), (64, 96), (96, 64), (64, 128))
+COLOURS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 200), "yellow": (215, 190, 40)}
+SHAPES = ("disc", "box", "triangle")
+
+
+def make_dataset(folder: Path, per_aspect: int = 6) -> Path:
+    """Write the images and captions that are missing; what is there is left alone."""
+    from PIL import Image, ImageDraw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 0
+    for width, height in ASPECTS:
+        for _ in range(per_aspect):
+            colour = list(COLOURS)[number % len(COLOURS)]
+            shape = SHAPES[number % len(SHAPES)]
+            image = Image.new("RGB", (width, height), (10 * (number % 20), 90, 140))
+            _draw(ImageDraw.Draw(image), shape, COLOURS[colour], width, height, number)
+            target = folder / f"sample_{number:03d}.png"
+            if not target.exists():
+                target.with_suffix(".txt").write_text(f"a {colour} {shape}, picture {number}", encoding="utf-8")
+                image.save(target)
+            number += 1
+    return folder
+
+
+def _draw(pen, shape: str, colour: tuple[int, int, int], width: int, height: int, number: int) -> None:
+    left, top = width // 8 + number % 7, height // 8
+    right, bottom = width * 3 // 4, height * 3 // 4
+    if shape == "disc":
+        pen.ellipse((left, top, right, bottom), fill=colour)
+    elif shape == "box":
+        pen.rectangle((left, top, right, bottom), fill=colour)
+    else:
+        pen.polygon(((left, bottom), (right, bottom), ((left + right) // 2, top)), fill=colour)

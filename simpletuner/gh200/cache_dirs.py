@@ -1,0 +1,121 @@
+"""Where the caches' files go: `cache_config.cache_dir` as the default parent, or a folder of this run only."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from . import uvm
+from .cache_options import CacheOptions
+from .state import StateHooks
+
+logger = logging.getLogger("gh200.cache")
+
+# dataset_type -> the key that names its cache folder, the kind of cache, and the folder below the parent
+_VAE = ("cache_dir_vae", "vae")
+DIRECTORY_KEYS: dict[str, tuple[str, str]] = {
+    "image": _VAE,
+    "video": _VAE,
+    "audio": _VAE,
+    "conditioning": _VAE,
+    "eval": _VAE,
+    "text_embeds": ("cache_dir", "text"),
+    "conditioning_image_embeds": ("cache_dir", "image_embed"),
+    "distillation_cache": ("cache_dir", "distillation"),
+}
+_LOCAL_TYPES = frozenset({"local", "in_memory"})
+
+
+class _Private:
+    folder: Path | None = None
+    mine = False
+
+
+# Keys of the training config that name a folder for a whole kind of cache.
+_CONFIG_KEYS = {"cache_dir_vae": "vae", "cache_dir_text": "text"}
+
+
+def directories_for_run(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
+    """As below, with what the training config itself says."""
+    given = StateHooks.get_raw_config()
+    elsewhere = frozenset(kind for key, kind in _CONFIG_KEYS.items() if given.get(key))
+    return with_cache_directories(entries, model_family=str(args.model_family), kinds_set_elsewhere=elsewhere)
+
+
+def with_cache_directories(
+    entries: list[dict[str, Any]], *, model_family: str, kinds_set_elsewhere: frozenset[str] = frozenset()
+) -> list[dict[str, Any]]:
+    """The dataset entries with a cache folder where they name none; a kind whose folder the config sets stays as it is.
+
+    The model family is part of the path, as in upstream's own default: latents of one model are wrong for another.
+    """
+    options = uvm.options()
+    if not options.kinds or (options.persistent and options.cache_dir is None):
+        return entries
+    return [_with_directory(entry, options, model_family, kinds_set_elsewhere) for entry in entries]
+
+
+def _with_directory(
+    entry: dict[str, Any], options: CacheOptions, model_family: str, set_elsewhere: frozenset[str]
+) -> dict[str, Any]:
+    key, kind = DIRECTORY_KEYS.get(entry.get("dataset_type", "image"), ("", ""))
+    if kind not in options.kinds:
+        return entry
+    name = entry.get("id", "")
+    own = entry.get(key) or (f"the {kind} folder of the training config" if kind in set_elsewhere else None)
+    if own or entry.get("type", "local") not in _LOCAL_TYPES:
+        left = f"{key} is {own}" if own else f"its type is {entry.get('type')}"
+        kept = "" if options.persistent else "; its files stay after the run"
+        logger.info("GH200 caches: dataset %s keeps its own cache folder (%s)%s", name, left, kept)
+        return entry
+    parent = Path(options.cache_dir) if options.persistent and options.cache_dir else private_folder(options.cache_dir)
+    return entry | {key: str(parent / kind / model_family / name)}
+
+
+def private_folder(parent: str | None) -> Path:
+    """The folder of this run, the same on every rank; removed when the run ends."""
+    if _Private.folder is None:
+        _Private.folder = Path(_from_first_rank(parent))
+        logger.info(
+            "GH200 caches: persistent_cache is false: cache files go to %s and are removed at the end", _Private.folder
+        )
+    return _Private.folder
+
+
+def _from_first_rank(parent: str | None) -> str:
+    dist = sys.modules.get("torch.distributed")  # not loaded: then there are no other ranks
+    if dist is None or not (dist.is_available() and dist.is_initialized()):
+        return _make_folder(parent)
+    chosen = [_make_folder(parent) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(chosen, src=0)
+    assert chosen[0] is not None
+    return chosen[0]
+
+
+def _make_folder(parent: str | None) -> str:
+    base = Path(parent).absolute() if parent else Path(tempfile.gettempdir())
+    base.mkdir(parents=True, exist_ok=True)
+    mark = f"gh200-run-{socket.gethostname()}-"
+    for left_over in base.glob(f"{mark}*"):
+        owner = left_over.name.removeprefix(mark).partition("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            logger.info("GH200 caches: removing %s, left by a run that was killed", left_over)
+            shutil.rmtree(left_over, ignore_errors=True)
+    _Private.mine = True
+    return tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=base)
+
+
+def remove_private_folder() -> None:
+    folder, _Private.folder = _Private.folder, None
+    if folder is None or not _Private.mine:
+        return
+    _Private.mine = False
+    if folder.name.split("-")[-2] == str(os.getpid()):  # a forked child must not remove its parent's files
+        shutil.rmtree(folder, ignore_errors=True)
+        logger.info("GH200 caches: removed %s", folder)

@@ -1,0 +1,46 @@
+"""What the unified-memory code has to know about a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+AccessPattern = Literal["gpu_first", "cpu_first", "balanced"]
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """What the unified-memory code has to know; the settings are turned into one of these at start-up."""
+
+    kinds: frozenset[str] = frozenset()
+    hints: bool = False
+    access_pattern: AccessPattern = "gpu_first"
+    oversubscription_ratio: float = 5.0
+    memory_limit: int | None = None
+    prefetch: bool = True
+    log_interval: int = 100
+    cache_dir: str | None = None
+    persistent: bool = True
+    device: int = 0
+
+    @classmethod
+    def from_settings(cls, settings: Settings, *, upstream_prefetches: bool = False, device: int = 0) -> CacheOptions:
+        """Image embeddings and distillation pairs have no setting of their own; they follow the VAE cache."""
+        kinds = {"vae": {"vae", "image_embed", "distillation"}, "text": {"text"}}
+        on = set().union(*(kinds[cache] for cache in ("vae", "text") if settings.uses_unified_memory(cache)))
+        limit = settings.caches.memory_limit_gb
+        return cls(
+            kinds=frozenset(on),
+            hints=settings.optimizations.enable_uvm_hints,
+            access_pattern=settings.optimizations.uvm_access_pattern,
+            oversubscription_ratio=settings.optimizations.uvm_oversubscription_ratio,
+            memory_limit=None if limit is None else int(limit * 10**9),
+            prefetch=settings.caches.prefetch and not upstream_prefetches,
+            log_interval=settings.optimizations.uvm_log_interval,
+            cache_dir=settings.caches.cache_dir,
+            persistent=settings.caches.persistent_cache,
+            device=device,
+        )

@@ -1,0 +1,199 @@
+"""What upstream's caches and collate call: attach the tier, place a latent, skip a check whose answer is known."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from . import cache_dirs, uvm
+from .cache_options import CacheOptions
+from .driver import Driver, Place
+
+if TYPE_CHECKING:
+    import torch
+
+    from .arena_blocks import Slot
+    from .cache_store import CacheStore
+    from .tensor_arena import Consumer
+
+logger = logging.getLogger("gh200.cache")
+
+CacheKind = Literal["vae", "text", "image_embed", "distillation"]
+# Collate moves latents to the GPU one by one; everything else is first put together on the CPU.
+CONSUMERS: dict[CacheKind, Consumer] = {
+    "vae": "device", "text": "host", "image_embed": "host", "distillation": "host",
+}  # fmt: skip
+UNSAFE_LOADING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+LIMITS_OF_THIS = (
+    "the arenas hold caches; weights and optimizer state are not oversubscribed by them "
+    "(upstream's RamTorch, block swap and optimizer offload do that, or the patched PyTorch build)"
+)
+
+
+class NextBatch:
+    """Moves the entries of the batch being put together to the GPU on a stream of its own, one batch ahead at most."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stream = self._event = 0
+        self._collecting = self._behind = False
+
+    def move(self, slot: Slot) -> None:
+        uvm.attempt("cache_prefetch", lambda driver: self._move(driver, slot))
+
+    def _move(self, driver: Driver, slot: Slot) -> uvm.Outcome:
+        assert slot.block is not None
+        device = slot.block.device
+        with self._lock:
+            if not self._stream:
+                self._stream, self._event = driver.create_stream(device), driver.create_event(device)
+            if not self._collecting:
+                self._collecting, self._behind = True, not driver.event_reached(self._event)
+            if self._behind:
+                return uvm.Outcome.STEPPED_BACK
+            driver.prefetch(*slot.pages(), Place(device), self._stream, device)
+            driver.record_event(self._event, self._stream)
+        return uvm.Outcome.APPLIED
+
+    def collected(self) -> None:
+        """The batch is being checked: the next entry that is placed begins another one."""
+        self._collecting = False
+
+
+class _Run:
+    """The unified-memory state of the current training run."""
+
+    store: CacheStore | None = None
+    next_batch = NextBatch()
+    begun = False
+
+
+def configure(options: CacheOptions, publish: Callable[[dict[str, Any]], None] | None = None) -> None:
+    """Begin a run with these options; ends the one before it in this process."""
+    finish()
+    uvm.use_options(options, publish)
+    _Run.begun = options.hints or bool(options.kinds)
+    if _Run.begun:
+        atexit.unregister(finish)
+        atexit.register(finish)
+
+
+def attach_cache_tier(cache: Any, attribute: str, kind: CacheKind) -> None:
+    """Put the tier in the place of the data backend a cache reads and writes through; nothing where it is off."""
+    if kind not in uvm.options().kinds:
+        return
+    from .cache_store import CacheStore
+    from .cache_tier import UnifiedCacheTier
+
+    backend = getattr(cache, attribute)
+    if backend is None or type(backend) is UnifiedCacheTier:
+        return
+    if not _loads_weights_only():
+        logger.warning(
+            "GH200 caches are off for the %s cache: this torch would run code from a cache file "
+            "(torch older than 2.6, or %s is set); update torch or unset it",
+            kind,
+            UNSAFE_LOADING,
+        )
+        return
+    if _Run.store is None:
+        _Run.store = CacheStore(uvm.options())
+    setattr(cache, attribute, UnifiedCacheTier(backend, _Run.store, CONSUMERS[kind]))
+
+
+def _loads_weights_only() -> bool:
+    import torch
+
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    return release >= (2, 6) and os.environ.get(UNSAFE_LOADING, "0").lower() not in ("1", "y", "yes", "true")
+
+
+def upstream_prefetches(args: Any) -> bool:
+    """Whether upstream's own device prefetch is on; ours then steps back."""
+    return float(getattr(args, "dataloader_prefetch_device_threshold_mb", 0) or 0) > 0
+
+
+def placed_latent(latent: Any) -> Any | None:
+    """What collate should use instead of a pinned copy of a held latent; None where upstream's way is right."""
+    import torch
+
+    store = _Run.store
+    if store is None or not uvm.gh200_uvm_enabled():
+        return None
+    tensor = latent.get("latents") if isinstance(latent, dict) else latent
+    slot = store.slot_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    if slot is None or tensor.shape != slot.tensor.shape:
+        return None
+    placed = _placed(slot, tensor)
+    return {**latent, "latents": placed} if isinstance(latent, dict) else placed
+
+
+def _placed(slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    from .pinning import pinning_impossible
+
+    if slot.managed and torch.cuda.is_available():
+        _is_finite(slot)  # now, while the pages are still on the CPU
+        _prefetch(slot)
+        return slot.cuda_view().detach()
+    if pinning_impossible(torch.backends.mps.is_available()):
+        return tensor
+    pinned = tensor.pin_memory()
+    if _is_finite(slot):
+        pinned._gh200_finite = pinned._version  # type: ignore[attr-defined]
+    return pinned
+
+
+def _prefetch(slot: Slot) -> None:
+    options = uvm.options()
+    if options.prefetch and options.access_pattern != "cpu_first":
+        _Run.next_batch.move(slot)
+
+
+def known_finite(tensor: torch.Tensor) -> bool:
+    """True for a held latent that was found free of NaN and Inf and has not been written to since."""
+    store = _Run.store
+    if store is None or not uvm.gh200_uvm_enabled():
+        return False
+    _Run.next_batch.collected()
+    mark = getattr(tensor, "_gh200_finite", None)
+    if mark is not None:
+        return mark == tensor._version
+    slot = store.slot_of(tensor)
+    return slot is not None and _is_finite(slot)
+
+
+def _is_finite(slot: Slot) -> bool:
+    import torch
+
+    if slot.finite is None:
+        try:
+            slot.finite = not bool(torch.isnan(slot.tensor).any() or torch.isinf(slot.tensor).any())
+        except NotImplementedError:
+            slot.finite = False  # upstream's own check then speaks for itself
+    return slot.finite
+
+
+def memory_report() -> dict[str, Any]:
+    """Counters and sizes for the runtime config, and what this is not."""
+    caches = _Run.store.report() if _Run.store is not None else {}
+    return uvm.hint_report() | {"caches": caches, "note": LIMITS_OF_THIS}
+
+
+def finish() -> None:
+    """End the run: say what was done, free the arenas in order, remove a run-private folder. Safe to call again."""
+    if _Run.begun:
+        _Run.begun = False
+        report = memory_report()
+        parts = (report["hints"], report["errors"], report["caches"])
+        logger.info("GH200 memory summary: hints %s, errors %s, caches %s", *parts)
+        uvm.publish(report)
+    if _Run.store is not None:
+        _Run.store.close()
+    _Run.store, _Run.next_batch = None, NextBatch()
+    cache_dirs.remove_private_folder()

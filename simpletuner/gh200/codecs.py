@@ -1,0 +1,94 @@
+"""Compression of staged files: one table of codecs, each loaded when first asked for."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+from .errors import GH200Error
+
+Buffer = bytes | bytearray | memoryview
+
+# lz4 blocks end below 2 GiB; a file that large gains nothing from being decompressed whole on every read.
+LARGEST_INPUT = 1 << 30
+SAMPLE_BYTES = 64 << 10
+# Below this gain the copy and the decompression on every read cost more than the memory is worth.
+WORTH_IT = 0.9
+
+
+class CodecUnavailable(GH200Error):
+    """A codec that does not exist or whose package is not installed."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """`decompress` is given the original size: every codec can then write into one buffer of the right length."""
+
+    name: str
+    compress: Callable[[Buffer], bytes]
+    decompress: Callable[[Buffer, int], bytes]
+
+    def pays_off(self, sample: Buffer) -> bool:
+        """Judged by content: photographs and archives come out at their own size whatever they are called."""
+        return len(sample) > 0 and len(self.compress(sample)) < WORTH_IT * len(sample)
+
+
+def _zlib(_: ModuleType) -> Codec:
+    return Codec(
+        "zlib", lambda data: zlib.compress(data, 1), lambda data, size: zlib.decompress(data, bufsize=max(size, 1))
+    )
+
+
+def _lz4(block: ModuleType) -> Codec:
+    return Codec(
+        "lz4",
+        lambda data: block.compress(data, store_size=False),
+        lambda data, size: block.decompress(data, uncompressed_size=size),
+    )
+
+
+def _snappy(snappy: ModuleType) -> Codec:
+    return Codec("snappy", lambda data: bytes(snappy.compress(data)), lambda data, size: bytes(snappy.uncompress(data)))
+
+
+def _zstd(zstandard: ModuleType) -> Codec:
+    # Contexts of zstandard must not be shared between threads; making one is cheap beside the work.
+    return Codec(
+        "zstd",
+        lambda data: zstandard.ZstdCompressor(level=1).compress(data),
+        lambda data, size: zstandard.ZstdDecompressor().decompress(data, max_output_size=max(size, 1)),
+    )
+
+
+_CODECS: dict[str, tuple[str, str, Callable[[ModuleType], Codec]]] = {
+    "lz4": ("lz4.block", "lz4", _lz4),
+    "zlib": ("zlib", "zlib", _zlib),
+    "snappy": ("snappy", "python-snappy", _snappy),
+    "zstd": ("zstandard", "zstandard", _zstd),
+}
+NAMES = tuple(_CODECS)
+
+
+def load_codec(name: str | None) -> Codec | None:
+    """The codec of that name; None for none."""
+    if name is None:
+        return None
+    if name not in _CODECS:
+        raise CodecUnavailable(
+            f'There is no compression "{name}".',
+            where="in_memory.compression",
+            fix=f"use one of {', '.join(NAMES)}, or leave it out",
+        )
+    module, package, build = _CODECS[name]
+    try:
+        return build(import_module(module))
+    except ImportError as error:
+        raise CodecUnavailable(
+            f'The compression "{name}" needs the package {package}, which is not installed.',
+            where="in_memory.compression",
+            why=str(error),
+            fix=f"pip install {package}, or use another codec, or none",
+        ) from error

@@ -1,0 +1,104 @@
+"""`--config FILE`: finds it on a command line and reads the JSON or TOML file it names."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from .errors import ConfigFileError
+from .keys import plain_key
+
+FLAG = "--config"
+_FIX = "name a .json or .toml training config with --config FILE"
+
+
+def split_config_flag(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The values of --config, and the rest of the command line as it was typed."""
+    values: list[str] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name != FLAG:
+            rest.append(word)
+            continue
+        values.append(value if equals else next(words, ""))
+    return values, rest
+
+
+def config_path(arguments: Iterable[str]) -> Path | None:
+    """The file a command line names, or None when it has no --config."""
+    values, _ = split_config_flag(arguments)
+    if not values:
+        return None
+    if len(set(values)) > 1:
+        raise ConfigFileError("--config is given more than once.", where=", ".join(values), fix="keep one of them")
+    if not values[0].strip() or values[0].startswith("--"):
+        raise ConfigFileError("--config needs the name of a file.", where=f"--config {values[0]}".strip(), fix=_FIX)
+    return Path(values[0]).expanduser()
+
+
+def read_config_file(path: Path) -> dict[str, object]:
+    """The mapping in a config file; every way it can be unusable is an error that names the file."""
+    parse = _PARSERS.get(path.suffix.lower())
+    if parse is None:
+        kinds = " or ".join(_PARSERS)
+        raise ConfigFileError(
+            "--config names a file of an unknown kind.", where=str(path), why=f"not {kinds}", fix=_FIX
+        )
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigFileError(
+            "The file given with --config cannot be read.", where=str(path), why=why, fix=_FIX
+        ) from error
+    except UnicodeDecodeError as error:
+        why = f"not UTF-8 text: {error.reason} at byte {error.start}"
+        raise ConfigFileError(
+            "The file given with --config is not text.", where=str(path), why=why, fix=_FIX
+        ) from error
+    if not text.strip():
+        raise ConfigFileError("The file given with --config is empty.", where=str(path), fix=_FIX)
+    try:
+        config = parse(text)
+    except (ValueError, RecursionError) as error:
+        why = str(error) or type(error).__name__
+        what = "The file given with --config cannot be parsed."
+        raise ConfigFileError(
+            what, where=str(path), why=why, fix="correct the file; nothing else is loaded instead"
+        ) from error
+    if not isinstance(config, dict):
+        why = f"its top level is a {type(config).__name__}, not a block of keys"
+        raise ConfigFileError("The file given with --config is no training config.", where=str(path), why=why, fix=_FIX)
+    return _one_spelling_per_key(config, path)
+
+
+def _one_spelling_per_key(config: dict[str, object], path: Path) -> dict[str, object]:
+    names: dict[str, str] = {}
+    for key in config:
+        name = plain_key(key)
+        if name in names:
+            why = f'"{names[name]}" and "{key}" are the same key'
+            raise ConfigFileError("A key is given twice.", where=str(path), why=why, fix="remove one of the two")
+        names[name] = key
+    return config
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    # json keeps the last of two equal keys, so one of the operator's two lines would be lost without a word.
+    mapping: dict[str, object] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f'the key "{key}" is given twice')
+        mapping[key] = value
+    return mapping
+
+
+def _json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+_PARSERS: dict[str, Callable[[str], object]] = {".json": _json, ".toml": tomllib.loads}

@@ -1,0 +1,154 @@
+"""Datasets written inside the training config, and the `in_memory` block of any dataset."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from difflib import SequenceMatcher
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from .errors import GH200Error
+from .keys import DATASETS_FILE_KEY, plain_key
+from .settings import InMemory
+from .settings_errors import Problem, join_path, problems_of, shown
+
+IN_MEMORY = "in_memory"
+INLINE_FILE_NAME = "gh200_datasets.json"
+_SIMILAR = 0.8
+
+
+class DatasetReader:
+    """Checks the datasets of a run; collects problems, notes, the in-memory options by id, and the inline list."""
+
+    def __init__(self, raw: Mapping[str, object], dataset_file: list[object] | None) -> None:
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.in_memory: dict[str, InMemory] = {}
+        self.inline_json: str | None = None
+        inline = self._inline(raw)
+        if inline is not None:
+            self._check_inline(inline, raw)
+        for index, entry in enumerate(dataset_file or ()):
+            if isinstance(entry, Mapping):
+                self._check_in_memory(entry, join_path(DATASETS_FILE_KEY, index))
+
+    def _inline(self, raw: Mapping[str, object]) -> list[object] | None:
+        datasets, older = raw.get("datasets"), raw.get("data_backend")
+        if datasets is not None and older is not None:
+            self.problems.append(
+                Problem("data_backend", 'older spelling beside "datasets"; move it there as one more entry')
+            )
+        if datasets is not None:
+            if isinstance(datasets, list) and datasets:
+                return datasets
+            self.problems.append(
+                Problem("datasets", f"must be a list with at least one dataset; got {shown(datasets)}")
+            )
+        elif older is not None:
+            return self._older_spelling(older)
+        return None
+
+    def _older_spelling(self, entry: object) -> list[object] | None:
+        if not isinstance(entry, Mapping):
+            self.problems.append(
+                Problem("data_backend", f"must be a block of keys (a JSON object); got {shown(entry)}")
+            )
+            return None
+        if entry.get("type") != IN_MEMORY:
+            text = f'must be "{IN_MEMORY}"; got {shown(entry.get("type"))}. Other datasets belong in "datasets"'
+            self.problems.append(Problem("data_backend.type", text))
+            return None
+        name = Path(str(entry.get("instance_data_dir", ""))).name or IN_MEMORY
+        self.notes.append('"data_backend" is the older spelling; write it as one entry of "datasets"')
+        return [{"id": name, **entry}]
+
+    def _check_inline(self, entries: list[object], raw: Mapping[str, object]) -> None:
+        key = "datasets" if raw.get("datasets") is not None else "data_backend"
+        if raw.get(DATASETS_FILE_KEY):
+            text = f'{key} is given in the training config too; remove one of the two, "{DATASETS_FILE_KEY}" or "{key}"'
+            self.problems.append(Problem(DATASETS_FILE_KEY, text))
+        seen: dict[str, str] = {}
+        for index, entry in enumerate(entries):
+            path = join_path(key, index) if key == "datasets" else key
+            if not isinstance(entry, Mapping):
+                self.problems.append(Problem(path, f"must be a block of keys (a JSON object); got {shown(entry)}"))
+                continue
+            self._check_id(entry, path, seen)
+            self._check_in_memory(entry, path)
+        self.inline_json = json.dumps(entries, indent=1, ensure_ascii=True)
+
+    def _check_id(self, entry: Mapping[str, object], path: str, seen: dict[str, str]) -> None:
+        name = entry.get("id")
+        if not isinstance(name, str) or not name.strip():
+            self.problems.append(Problem(join_path(path, "id"), f"must be text, not empty; got {shown(name)}"))
+        elif name in seen:
+            self.problems.append(Problem(join_path(path, "id"), f"{shown(name)} is the id of {seen[name]} already"))
+        else:
+            seen[name] = path
+
+    def _check_in_memory(self, entry: Mapping[str, object], path: str) -> None:
+        kind = entry.get("type")
+        if kind != IN_MEMORY:
+            self._check_other_type(entry, path, kind)
+            return
+        for key, value in entry.items():
+            inner = join_path(path, key)
+            if plain_key(key) in InMemory.model_fields:
+                self.problems.append(Problem(inner, f'belongs inside the dataset\'s "{IN_MEMORY}" block'))
+            elif key != IN_MEMORY and isinstance(value, Mapping) and _similar(key):
+                self.problems.append(Problem(inner, f'unknown block. Did you mean "{IN_MEMORY}"?'))
+        if not entry.get("instance_data_dir"):
+            self.problems.append(Problem(join_path(path, "instance_data_dir"), "missing; the folder to hold in RAM"))
+        block = entry.get(IN_MEMORY)
+        try:
+            options = InMemory.model_validate({} if block is None else block)
+        except ValidationError as error:
+            self.problems += problems_of(error, InMemory, join_path(path, IN_MEMORY))
+        else:
+            self.in_memory[str(entry.get("id", ""))] = options
+
+    def _check_other_type(self, entry: Mapping[str, object], path: str, kind: object) -> None:
+        if entry.get(IN_MEMORY) is not None:
+            text = f'only has a meaning with "type": "{IN_MEMORY}"; this dataset has the type {shown(kind)}'
+            self.problems.append(Problem(join_path(path, IN_MEMORY), text))
+        # "memory" is a backend of upstream's own.
+        if isinstance(kind, str) and kind != "memory" and _similar(kind):
+            text = f'{shown(kind)} is no dataset type. Did you mean "{IN_MEMORY}"?'
+            self.problems.append(Problem(join_path(path, "type"), text))
+
+
+def _similar(word: str) -> bool:
+    return SequenceMatcher(None, str(word).lower(), IN_MEMORY).ratio() >= _SIMILAR
+
+
+def entries_of_file(path: object) -> list[object] | None:
+    """The list in upstream's dataset file; None where upstream itself will complain about the file."""
+    if not isinstance(path, str) or not path:
+        return None
+    try:
+        entries = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return entries if isinstance(entries, list) else None
+
+
+def write_inline_datasets(text: str, folder: str) -> Path:
+    """The inline datasets as the file upstream's factory reads; replaced in one step, as every rank writes it."""
+    target = Path(folder) / INLINE_FILE_NAME
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise GH200Error(
+            "The inline datasets could not be written to the file upstream reads them from.",
+            where=str(target),
+            why=str(error),
+            fix="make output_dir writable, or use a dataset file with data_backend_config",
+        ) from error
+    return target

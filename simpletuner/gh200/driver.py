@@ -1,0 +1,245 @@
+"""A thin, typed layer over the CUDA driver: managed memory, advice, prefetch, attributes; every result is checked."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from .errors import GH200Error
+
+ATTACH_GLOBAL = 1
+STREAM_NON_BLOCKING = 1
+EVENT_DISABLE_TIMING = 2
+NO_FLAGS = 0
+LOCATION_ABI = 12020  # the driver version that brought advice and prefetch with a location instead of a device number
+
+# After one of these no later call on the device can succeed, so callers stop asking.
+GONE = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "DEINITIALIZED", "NO_DEVICE", "DEVICE_UNAVAILABLE", "ECC_UNCORRECTABLE", "CONTEXT_IS_DESTROYED",
+        "ILLEGAL_ADDRESS", "HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "SYSTEM_NOT_READY", "UNKNOWN",
+    )
+)  # fmt: skip
+
+
+class DriverUnavailable(GH200Error):
+    """There is no CUDA driver this process can use."""
+
+
+class CudaError(GH200Error):
+    """A driver call that did not return success; `name` is CUDA's own name for the error."""
+
+    def __init__(self, call: str, name: str) -> None:
+        self.call, self.name = call, name
+        super().__init__(f"{call} returned {name}")
+
+    @property
+    def device_gone(self) -> bool:
+        return self.name in GONE
+
+
+class Advice(IntEnum):
+    SET_READ_MOSTLY = 1
+    UNSET_READ_MOSTLY = 2
+    SET_PREFERRED_LOCATION = 3
+    UNSET_PREFERRED_LOCATION = 4
+    SET_ACCESSED_BY = 5
+    UNSET_ACCESSED_BY = 6
+
+
+class DeviceAttribute(IntEnum):
+    MANAGED_MEMORY = 83
+    PAGEABLE_MEMORY_ACCESS = 88
+    CONCURRENT_MANAGED_ACCESS = 89
+    PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100
+    DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101
+    NUMA_CONFIG = 130
+    NUMA_ID = 131
+    HOST_NUMA_ID = 134
+
+
+class RangeAttribute(IntEnum):
+    READ_MOSTLY = 1
+    PREFERRED_LOCATION = 2
+    LAST_PREFETCH_LOCATION = 4
+
+
+@dataclass(frozen=True)
+class Place:
+    """A GPU by its ordinal, or the host where `device` is None."""
+
+    device: int | None = None
+
+
+HOST = Place()
+
+
+@dataclass(frozen=True)
+class ManagedRange:
+    """The managed allocation around a pointer."""
+
+    base: int
+    size: int
+
+
+class Driver:
+    """The calls of `cuda.bindings.driver` this fork needs, with the same meaning on bindings 12.x and 13.x."""
+
+    def __init__(self, api: ModuleType) -> None:
+        self._api = api
+        self._pid = os.getpid()
+        self._contexts: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        # 13.x gave the plain names the meaning of the _v2 ones; in 12.x they are still the old interface.
+        suffix = "" if api.CUDA_VERSION >= 13000 else "_v2"
+        self._advise_name, self._prefetch_name = f"cuMemAdvise{suffix}", f"cuMemPrefetchAsync{suffix}"
+        if not hasattr(api, self._advise_name):
+            raise DriverUnavailable(
+                f"cuda-bindings for CUDA {api.CUDA_VERSION // 1000}.{api.CUDA_VERSION % 1000 // 10} is too old",
+                why="it has no memory advice with a location",
+                fix="install cuda-bindings 12.9 or newer",
+            )
+        self._call("cuInit", NO_FLAGS)
+        self.version: int = self._call("cuDriverGetVersion")
+        if self.version < LOCATION_ABI:
+            raise DriverUnavailable(
+                f"the CUDA driver {self.version // 1000}.{self.version % 1000 // 10} is too old",
+                why="advice and prefetch with a location came with 12.2",
+                fix="update the NVIDIA driver to R535 or newer",
+            )
+        self.device_count: int = self._call("cuDeviceGetCount")
+        if self.device_count < 1:
+            raise DriverUnavailable("the CUDA driver sees no GPU", fix="check CUDA_VISIBLE_DEVICES and nvidia-smi")
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        if os.getpid() != self._pid:
+            raise CudaError(name, "CUDA_ERROR_NOT_INITIALIZED")  # a forked child inherits no usable CUDA state
+        try:
+            status, *values = getattr(self._api, name)(*arguments)
+        except RuntimeError as error:
+            # The bindings raise when the driver library does not have the function.
+            raise CudaError(name, f"FUNCTION_NOT_AVAILABLE ({error})") from error
+        if int(status):
+            raise CudaError(name, status.name)
+        return values[0] if values else None
+
+    @contextmanager
+    def _on(self, device: int) -> Iterator[None]:
+        with self._lock:
+            if device not in self._contexts:
+                handle = self._call("cuDeviceGet", device)
+                self._contexts[device] = self._call("cuDevicePrimaryCtxRetain", handle)
+        self._call("cuCtxPushCurrent", self._contexts[device])
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent")
+
+    def _location(self, place: Place) -> Any:
+        kinds = self._api.CUmemLocationType
+        location = self._api.CUmemLocation()
+        host = place.device is None
+        location.type = kinds.CU_MEM_LOCATION_TYPE_HOST if host else kinds.CU_MEM_LOCATION_TYPE_DEVICE
+        location.id = 0 if host else place.device
+        return location
+
+    def allocate_managed(self, size: int, device: int) -> int:
+        with self._on(device):
+            return int(self._call("cuMemAllocManaged", size, ATTACH_GLOBAL))
+
+    def free(self, pointer: int, device: int) -> None:
+        with self._on(device):
+            self._call("cuMemFree", pointer)
+
+    def advise(self, pointer: int, size: int, advice: Advice, place: Place) -> None:
+        self._call(self._advise_name, pointer, size, self._api.CUmem_advise(advice), self._location(place))
+
+    def prefetch(self, pointer: int, size: int, place: Place, stream: int, device: int) -> None:
+        with self._on(device):
+            self._call(self._prefetch_name, pointer, size, self._location(place), NO_FLAGS, stream)
+
+    def managed_range(self, pointer: int, device: int) -> ManagedRange | None:
+        """The managed allocation a pointer lies in; None for any other memory."""
+        kinds = self._api.CUpointer_attribute
+        with self._on(device):
+            try:
+                if not self._call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer):
+                    return None
+            except CudaError as error:
+                if error.name == "CUDA_ERROR_INVALID_VALUE":  # the driver's answer for memory it never saw
+                    return None
+                raise
+            base = self._call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer)
+            size = self._call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_RANGE_SIZE, pointer)
+        return ManagedRange(int(base), int(size))
+
+    def range_attribute(self, pointer: int, size: int, attribute: RangeAttribute, device: int) -> int:
+        """What the driver remembers about a managed range: a device, -1 for the host, -2 for nothing."""
+        with self._on(device):
+            value = self._call(
+                "cuMemRangeGetAttribute", 4, self._api.CUmem_range_attribute(attribute), pointer, size
+            )
+        return int(value)
+
+    def device_attribute(self, attribute: DeviceAttribute, device: int) -> int:
+        return int(self._call("cuDeviceGetAttribute", self._api.CUdevice_attribute(attribute), device))
+
+    def device_name(self, device: int) -> str:
+        return self._call("cuDeviceGetName", 256, device).split(b"\0", 1)[0].decode()
+
+    def memory_info(self, device: int) -> tuple[int, int]:
+        """Free and total bytes of the GPU's own memory."""
+        with self._on(device):
+            status, free, total = self._api.cuMemGetInfo()
+        if int(status):
+            raise CudaError("cuMemGetInfo", status.name)
+        return int(free), int(total)
+
+    def create_stream(self, device: int) -> int:
+        with self._on(device):
+            return int(self._call("cuStreamCreate", STREAM_NON_BLOCKING))
+
+    def create_event(self, device: int) -> int:
+        with self._on(device):
+            return int(self._call("cuEventCreate", EVENT_DISABLE_TIMING))
+
+    def record_event(self, event: int, stream: int) -> None:
+        self._call("cuEventRecord", event, stream)
+
+    def event_reached(self, event: int) -> bool:
+        try:
+            self._call("cuEventQuery", event)
+        except CudaError as error:
+            if error.name == "CUDA_ERROR_NOT_READY":
+                return False
+            raise
+        return True
+
+    def synchronize(self, device: int) -> None:
+        with self._on(device):
+            self._call("cuCtxSynchronize")
+
+
+@cache
+def load_driver() -> Driver | DriverUnavailable:
+    """The driver, or the reason why there is none; asked once per process, nothing is loaded before."""
+    try:
+        from cuda.bindings import driver as api
+    except ImportError as error:
+        return DriverUnavailable(
+            "cuda.bindings cannot be imported", why=str(error), fix="install cuda-bindings 12.9 or newer"
+        )
+    try:
+        return Driver(api)
+    except DriverUnavailable as error:
+        return error
+    except CudaError as error:
+        return DriverUnavailable("there is no usable CUDA driver", why=str(error), fix="check nvidia-smi")

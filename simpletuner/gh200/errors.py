@@ -1,0 +1,35 @@
+"""Errors of the fork at run time: each says what was refused, where, why, and what to do next."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+
+class GH200Error(Exception):
+    """Base of everything the fork stops a run for."""
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
+        self.what, self.where, self.why, self.fix = what, where, why, fix
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        parts = [self.what]
+        for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):
+            if text:
+                parts.append(f"  {label}: " + text.replace("\n", "\n         "))
+        return "\n".join(parts)
+
+
+class ConfigFileError(GH200Error):
+    """The file named by --config cannot be used."""
+
+
+def stop(error: GH200Error) -> NoReturn:
+    """End the process with exit code 2 and the error as the last lines of the output.
+
+    SystemExit, because upstream catches every Exception around its loaders and then falls back to another config.
+    """
+    sys.stdout.flush()
+    print(f"\n{error.render()}", file=sys.stderr, flush=True)
+    raise SystemExit(2) from error

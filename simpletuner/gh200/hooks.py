@@ -1,0 +1,87 @@
+"""What the patches call: one line per site of upstream, loaded when the site is reached."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from .state import StateHooks
+from .trainer_hooks import TrainerHooks
+
+__all__ = ["StateHooks", "TrainerHooks"]
+
+
+def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
+    from .transport import outgoing_config as pack
+
+    return pack(mapping)
+
+
+def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
+    from .transport import incoming_arguments as unpack
+
+    return unpack(input_args)
+
+
+def config_from_command_line(args: Namespace | dict[str, object] | None) -> Namespace | dict[str, object] | None:
+    from .transport import config_from_command_line as load
+
+    return load(args)
+
+
+def config_file_argument(extra_args: list[str]) -> str | None:
+    from .transport import config_file_argument as find
+
+    return find(extra_args)
+
+
+def train_command() -> None:
+    """Before `simpletuner` parses its command line."""
+    from .train_command import train_command_line
+
+    sys.argv[:] = train_command_line(sys.argv)
+
+
+def dataset_entries(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
+    from .cache_dirs import directories_for_run
+    from .in_memory_sites import dataset_entries as as_local
+
+    return directories_for_run(as_local(entries), args)
+
+
+def local_backend(config: Any, backend: Any) -> Any:
+    from .in_memory_sites import local_backend as staged
+
+    return staged(config, backend)
+
+
+def rebuild_backend(representation: Mapping[str, Any], backend: Any) -> Any:
+    from .in_memory_sites import rebuild_backend as attached
+
+    return attached(representation, backend)
+
+
+def attach_cache_tier(cache: Any, attribute: str, kind: Any) -> None:
+    from .cache_sites import attach_cache_tier as attach
+
+    attach(cache, attribute, kind)
+
+
+def placed_latent(latent: Any) -> Any | None:
+    from .cache_sites import placed_latent as place
+
+    return place(latent)
+
+
+def known_finite(tensor: Any) -> bool:
+    from .cache_sites import known_finite as known
+
+    return known(tensor)
+
+
+def pinning_impossible(mps_available: bool) -> bool:
+    from .pinning import pinning_impossible as impossible
+
+    return impossible(mps_available)

@@ -1,0 +1,142 @@
+"""What upstream calls for in-memory datasets: when one is configured, built or rebuilt, and twice in a run."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .errors import GH200Error
+from .staging_options import StagingOptions
+
+logger = logging.getLogger("gh200.in_memory")
+
+IN_MEMORY = "in_memory"
+# Caches of upstream's: written by the run, so nothing of them could be staged.
+_CACHE_TYPES = frozenset({"text_embeds", "image_embeds", "conditioning_image_embeds", "distillation_cache"})
+
+_remembered: dict[str, tuple[StagingOptions, dict[str, Any]]] = {}
+
+
+def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Presents in-memory datasets as local ones, as upstream compares types in thirty places; keeps their options."""
+    from .dataset_config import DatasetReader
+    from .settings_errors import SettingsError
+
+    _remembered.clear()
+    if not isinstance(entries, list):
+        return entries
+    _refuse_unusable(entries)
+    reader = DatasetReader({}, list(entries))
+    if reader.problems:
+        raise SettingsError(reader.problems)
+    changed = []
+    for entry in entries:
+        if isinstance(entry, Mapping) and entry.get("type") == IN_MEMORY:
+            name = str(entry.get("id", ""))
+            _remembered[name] = (StagingOptions.of(reader.in_memory[name]), dict(entry))
+            entry = {key: value for key, value in entry.items() if key != IN_MEMORY} | {"type": "local"}
+        changed.append(entry)
+    return changed
+
+
+def _refuse_unusable(entries: Sequence[object]) -> None:
+    known = [entry for entry in entries if isinstance(entry, Mapping)]
+    counts = Counter(str(entry.get("id")) for entry in known if not entry.get("disabled") and not entry.get("disable"))
+    problems: dict[str, None] = {}
+    for entry in known:
+        name = str(entry.get("id"))
+        if entry.get("type") != IN_MEMORY:
+            continue
+        if counts[name] > 1:
+            problems[f'the id "{name}" is given to {counts[name]} datasets'] = None
+        if entry.get("dataset_type") in _CACHE_TYPES:
+            problems[f'"{name}" is a cache: use cache_config with "unified_memory" for those'] = None
+    if problems:
+        raise GH200Error(
+            "These in-memory datasets cannot be used.", why="\n".join(problems), fix="change the dataset configuration"
+        )
+
+
+def local_backend(config: Any, backend: Any) -> Any:
+    """The local backend upstream has just made, or the staged one in its place."""
+    if str(config.id) not in _remembered:
+        return backend
+    options, entry = _remembered[str(config.id)]
+    return staged_backend(config, backend, options, entry)
+
+
+def staged_backend(config: Any, backend: Any, options: object, entry: Mapping[str, Any]) -> Any:
+    from .in_memory_backend import GH200InMemoryBackend
+
+    folder = getattr(config, "instance_data_dir", "") or entry.get("instance_data_dir", "")
+    return GH200InMemoryBackend(
+        accelerator=backend.accelerator,
+        id=backend.id,
+        compress_cache=backend.compress_cache,
+        instance_data_dir=str(folder).strip(),
+        options=options,
+    )
+
+
+def rebuild_backend(representation: Mapping[str, Any], backend: Any) -> Any:
+    """A backend made anew in a child process: attached to the parent's memory where the parent had any."""
+    if "gh200_in_memory" not in representation:
+        return backend
+    from .in_memory_backend import GH200InMemoryBackend
+
+    return GH200InMemoryBackend.from_instance_representation(dict(representation))
+
+
+def epoch_started() -> None:
+    """Looks for files that were changed behind the run's back."""
+    for backend in _live():
+        backend.check_files()
+
+
+def _either(key: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], object]:
+    return lambda entry, args: entry.get(key) or args.get(key)
+
+
+def _of_type(name: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], object]:
+    return lambda entry, args: entry.get("dataset_type") == name
+
+
+# What makes upstream read source files again once its caches are built.
+_STILL_READ: Sequence[tuple[str, Callable[[Mapping[str, Any], Mapping[str, Any]], object]]] = (
+    ("latents are encoded during training (vae_cache_ondemand)", _either("vae_cache_ondemand")),
+    ("latents are not kept (vae_cache_disable)", _either("vae_cache_disable")),
+    ("the VAE cache is built again every epoch (vae_cache_clear_each_epoch)", _either("vae_cache_clear_each_epoch")),
+    ("conditioning samples are loaded with each batch", _of_type("conditioning")),
+    ("captions are the samples", _of_type("caption")),
+    ("evaluation samples are loaded when they are used", _of_type("eval")),
+    ("validation takes its input from the datasets", lambda entry, args: args.get("validation_using_datasets")),
+)
+
+
+def caches_built(args: Any) -> None:
+    """Says what is still read from each dataset in RAM, and frees those that asked for it and are not read any more."""
+    given = args if isinstance(args, Mapping) else vars(args)
+    for backend in _live():
+        _, entry = _remembered.get(str(backend.id), (None, {}))
+        reasons = [reason for reason, holds in _STILL_READ if holds(entry, given)]
+        if reasons:
+            logger.info("(id=%s) Stays in RAM, its files are still read: %s.", backend.id, "; ".join(reasons))
+        elif backend.options.release_after_cache:
+            backend.release()
+            logger.info("(id=%s) The caches are built: RAM released. Captions in files now come from disk.", backend.id)
+        else:
+            logger.info(
+                "(id=%s) The caches are built: only captions in files are still read. "
+                "in_memory.release_after_cache would free the RAM.",
+                backend.id,
+            )
+
+
+def _live() -> list[Any]:
+    if not _remembered:
+        return []
+    from .in_memory_backend import live_backends
+
+    return [backend for backend in live_backends if backend.staged_files]

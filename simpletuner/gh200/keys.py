@@ -1,0 +1,59 @@
+"""The names of the config keys the fork adds, and how a key is recognised however a loader writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+# Kept apart from the models so that the loaders' hooks do not import pydantic; a test holds both together.
+BLOCK_KEYS = frozenset(
+    {
+        "cache_config",
+        "gh200_optimizations",
+        "datasets",
+        "use_gh200_trainer",
+        "initial_effective_batch_size",
+        "data_backend",
+    }
+)
+DATASETS_FILE_KEY = "data_backend_config"
+INLINE_KEYS = ("datasets", "data_backend")
+
+
+def plain_key(key: object) -> str:
+    """`--name` and `name` are the same key: the web UI and the command line write the first."""
+    return str(key).strip().lstrip("-")
+
+
+def is_ours(key: object, value: object) -> bool:
+    """Whether a config key belongs to the fork, or is a misspelt block of it that upstream would drop in silence."""
+    name = plain_key(key)
+    if name == "data_backend":
+        # Upstream accepts `--data_backend FILE` as a short form of its own data_backend_config.
+        return not isinstance(value, str) or looks_like_json(value)
+    return name in BLOCK_KEYS or is_misspelt_block(name, value)
+
+
+def is_misspelt_block(name: str, value: object) -> bool:
+    """A nested value under nearly one of our names; upstream has no nested key that comes this close."""
+    nested = isinstance(value, Mapping) or (
+        isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+    )
+    if not nested or name in BLOCK_KEYS or name == DATASETS_FILE_KEY:
+        return False
+    return name.startswith("gh200") or bool(get_close_matches(name, BLOCK_KEYS, n=1, cutoff=0.85))
+
+
+def looks_like_json(text: str) -> bool:
+    return text.strip().strip("'\"")[:1] in {"{", "["}
+
+
+def decoded(text: str) -> object:
+    """A command-line value as the JSON it holds; text that is none stays text, and validation names the key."""
+    for candidate in (text, text.strip().strip("'\"")):
+        try:
+            return json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+    return text

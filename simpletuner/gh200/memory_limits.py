@@ -1,0 +1,126 @@
+"""How much RAM a dataset may take: the operator's limit, free memory, and every cgroup above this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import GH200Error
+
+GB = 10**9
+_LARGEST_HEADROOM = 8 * GB
+# cgroup v1 writes "no limit" as a number near 2**63.
+_UNLIMITED = 1 << 60
+
+
+class OverMemoryLimit(GH200Error):
+    """The dataset does not fit; raised before the first byte is staged."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """`name` is what the operator knows it by."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Version:
+    """Where a cgroup version keeps its numbers."""
+
+    mount: str
+    maximum: str
+    current: str
+    reclaimable: str
+
+
+_V2 = _Version("", "memory.max", "memory.current", "inactive_file")
+_V2_HYBRID = _Version("unified", "memory.max", "memory.current", "inactive_file")
+_V1 = _Version("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def memory_limits(
+    memory_limit_gb: float | None = None, *, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> list[Limit]:
+    """Every limit that applies, smallest first. Headroom is left under the system's limits, not the operator's own."""
+    total, available = _meminfo(proc)
+    headroom = min(_LARGEST_HEADROOM, total // 10)
+    limits = [Limit("free memory of the machine (MemAvailable, less headroom)", max(0, available - headroom))]
+    for name, free in _cgroup_free(proc, cgroup):
+        limits.append(
+            Limit(f"memory limit of the control group {name} (less headroom)", max(0, free - min(headroom, free // 10)))
+        )
+    if memory_limit_gb is not None:
+        limits.append(Limit("in_memory.memory_limit_gb", int(memory_limit_gb * GB)))
+    return sorted(limits, key=lambda limit: limit.bytes)
+
+
+def over_limit(dataset: str, need: int, limit: Limit, *, estimated: bool, compressed: bool) -> OverMemoryLimit:
+    """The refusal, with need, limit and what would help."""
+    helps = ['set in_memory.on_limit to "partial" to hold what fits and read the rest from disk']
+    if limit.name.startswith("in_memory"):
+        helps.append("raise in_memory.memory_limit_gb")
+    else:
+        helps.append("free memory, raise the limit of the job or container")
+    if not compressed:
+        helps.append("in_memory.compression helps with uncompressed files (not with JPEG, PNG, MP4)")
+    return OverMemoryLimit(
+        f'The dataset "{dataset}" needs {"about " if estimated else ""}{need / GB:.3f} GB of RAM, '
+        f"{limit.bytes / GB:.3f} GB may be used.",
+        where=f'dataset "{dataset}", type in_memory',
+        why=f"the tightest limit is: {limit.name}",
+        fix="; ".join(helps),
+    )
+
+
+def _meminfo(proc: Path) -> tuple[int, int]:
+    fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+    return tuple(int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
+
+
+def _cgroup_free(proc: Path, root: Path) -> Iterator[tuple[str, int]]:
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            yield from _free_up_the_tree(root, path, _V2)
+            yield from _free_up_the_tree(root, path, _V2_HYBRID)
+        elif "memory" in controllers.split(","):
+            yield from _free_up_the_tree(root, path, _V1)
+
+
+def _free_up_the_tree(root: Path, path: str, version: _Version) -> Iterator[tuple[str, int]]:
+    """A group is bound by all above it. Inside a container the path may be the host's: then only the root exists."""
+    mount = root / version.mount
+    parts = [part for part in path.split("/") if part and part != ".."]
+    for depth in range(len(parts), -1, -1):
+        folder = mount.joinpath(*parts[:depth])
+        maximum, current = _number(folder / version.maximum), _number(folder / version.current)
+        if maximum is None or current is None or maximum >= _UNLIMITED:
+            continue
+        yield (
+            "/" + "/".join(parts[:depth]),
+            max(0, maximum - current + _reclaimable(folder / "memory.stat", version.reclaimable)),
+        )
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _reclaimable(path: Path, field: str) -> int:
+    """File cache the kernel gives back before it runs out: it counts as used, but is not in the way."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{field} ")), 0)

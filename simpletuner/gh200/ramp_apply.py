@@ -1,0 +1,189 @@
+"""Puts the ramp into a Trainer: checks it can be exact there, opens each window, answers upstream's gates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from .ramp import GH200GradientRamp, RampError
+from .ramp_counts import CountOverrides, EpochCounts, bind_validation, replace
+from .ramp_lr import follow_windows
+from .ramp_resume import ResumeWatch
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+logger = logging.getLogger("gh200.ramp")
+_CONTROL = "_gh200_ramp"
+
+
+class RampControl:
+    """The ramp of one Trainer. The window is the optimizer step, so the training state alone says where it is."""
+
+    def __init__(self, trainer: Any, ramp: GH200GradientRamp, lr_scaling: str) -> None:
+        self.trainer, self.ramp, self.lr_scaling = trainer, ramp, lr_scaling
+        self.counts = EpochCounts(ramp, trainer)
+        self.window: int | None = None
+        self.micro_step = 0
+        self.epoch_ended = False
+
+    @property
+    def accumulation_steps(self) -> int:
+        return int(self.trainer.config.gradient_accumulation_steps)
+
+    def set_accumulation(self, steps: int) -> None:
+        """Config and Accelerator always agree; anything else scales a gradient wrongly."""
+        self.trainer.config.gradient_accumulation_steps = steps
+        self.trainer.config.total_batch_size = steps * self.ramp.samples_per_micro_batch
+        self.trainer.accelerator.gradient_accumulation_steps = steps
+
+    def begin(self, step: int) -> None:
+        """Before a micro-batch: open the window of the coming optimizer step if it is not open yet."""
+        self.micro_step, self.epoch_ended = step, False
+        window = self.trainer.state["global_step"]
+        if window != self.window:
+            self._open(window)
+        self.counts.note_epoch_step(window)
+
+    def _open(self, window: int) -> None:
+        accelerator = self.trainer.accelerator
+        if self.window is None:
+            bind_validation(self)
+            follow_windows(self)
+        elif not accelerator.sync_gradients:
+            raise RampError(
+                f"The step counter went from {self.window} to {window} inside an accumulation window.",
+                why="the window's gradients would be lost or scaled wrongly",
+                fix="report this with the upstream version: it counts optimizer steps in a way the ramp does not know",
+            )
+        steps = self.ramp.accumulation_steps(window)
+        if steps != self.accumulation_steps:
+            logger.debug("GH200 ramp adjusted gradient_accumulation_steps -> %d", steps)
+        self.set_accumulation(steps)
+        # Accelerate counts modulo the current value: without a restart the first window of a new size is cut short.
+        accelerator.step = 0
+        self.window = window
+
+    def tracker_values(self) -> dict[str, float]:
+        steps = self.accumulation_steps
+        values: dict[str, float] = {
+            "gh200/gradient_accumulation_steps": steps,
+            "gh200/effective_batch_size": steps * self.ramp.samples_per_micro_batch,
+        }
+        if self.lr_scaling == "follow":
+            values["gh200/learning_rate_factor"] = self.lr_factor()
+        return values
+
+    def lr_factor(self) -> float:
+        """What the learning rate is multiplied by in this window, where it is to follow the window."""
+        ratio = self.accumulation_steps / self.ramp.target
+        return ratio**0.5 if self.trainer.config.lr_scale_sqrt else ratio
+
+
+def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | None:
+    """Called once the Accelerator exists and before the learning rate is scaled; None when no ramp is asked for.
+
+    Also for a run without any GH200 settings: its checkpoint may have been made with a ramp.
+    """
+    if trainer.accelerator is None:
+        return None
+    asked = settings and settings.optimizations
+    watch = ResumeWatch(trainer, accept_changes=bool(asked and asked.accept_changed_ramp))
+    if asked is None or not asked.enable_batch_size_rampup:
+        watch.bind(None)
+        return None
+    _refuse_where_inexact(trainer)
+    ramp = ramp_from(asked, trainer.config, trainer.accelerator.num_processes)
+    control = RampControl(trainer, ramp, asked.batch_rampup_lr_scaling if trainer.config.lr_scale else "target")
+    setattr(trainer, _CONTROL, control)
+    watch.bind(control)
+    CountOverrides(control).bind()
+    _bind_tracker(control)
+    # Upstream scales the learning rate next, from this very value.
+    control.set_accumulation(ramp.accumulation_steps(0) if control.lr_scaling == "initial" else ramp.target)
+    if trainer.accelerator.is_main_process:
+        logger.info("GH200 gradient accumulation ramp enabled: %s", ramp.describe())
+        for note in ramp.notes:
+            logger.warning("GH200 ramp: %s", note)
+    return ramp
+
+
+def ramp_from(asked: Any, config: Any, processes: int) -> GH200GradientRamp:
+    """The schedule for a settings block (`gh200_optimizations`) and upstream's own config."""
+    return GH200GradientRamp(
+        initial_effective_batch_size=asked.initial_effective_batch_size,
+        target_effective_batch_size=asked.target_effective_batch_size,
+        batch_rampup_steps=asked.batch_rampup_steps,
+        train_batch_size=config.train_batch_size,
+        num_processes=processes,
+        gradient_accumulation_steps=config.gradient_accumulation_steps or 1,
+        shape=asked.batch_rampup_shape,
+        increment=asked.batch_rampup_increment,
+    )
+
+
+_INEXACT: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "DeepSpeed": (
+        lambda trainer: getattr(trainer.accelerator.distributed_type, "value", "") == "DEEPSPEED",
+        "its engine keeps its own accumulation count and divides by it, so a change never reaches it",
+    ),
+    "optimizer_release_gradients": (
+        lambda trainer: bool(getattr(trainer.config, "optimizer_release_gradients", False)),
+        "the optimizer steps inside backward by a fixed `step % accumulation` rule that knows no windows",
+    ),
+    "ramtorch": (
+        lambda trainer: bool(getattr(trainer.config, "ramtorch", False)),
+        "upstream clears RamTorch gradients after every micro-batch, so nothing accumulates in a window",
+    ),
+}
+
+
+def _refuse_where_inexact(trainer: Any) -> None:
+    found = [f"{name}: {why}" for name, (used, why) in _INEXACT.items() if used(trainer)]
+    if found:
+        raise RampError(
+            "The gradient accumulation ramp is refused in this run: its gradients would be wrong.",
+            why="\n".join(found),
+            fix="turn that off, or set gh200_optimizations.enable_batch_size_rampup to false",
+        )
+
+
+def _bind_tracker(control: RampControl) -> None:
+    def log(original: Callable[..., Any], values: MutableMapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        # Upstream logs other things through here too; only the training step's entry has this key.
+        if "train_loss" in values:
+            values = {**values, **control.tracker_values()}
+        return original(values, *args, **kwargs)
+
+    replace(control.trainer.accelerator, "log", log)
+
+
+# What the patched Trainer calls. All of these do nothing when the ramp is off.
+
+
+def begin_micro_batch(trainer: Any, step: int) -> None:
+    """Right before `accelerator.accumulate`."""
+    control = trainer.__dict__.get(_CONTROL)
+    if control is not None:
+        control.begin(step)
+
+
+def first_micro_step(trainer: Any, step: int) -> int:
+    """Where upstream's micro-step counter starts: at the checkpoint's own count, which seeds the choice of dataset."""
+    control = trainer.__dict__.get(_CONTROL)
+    return step if control is None else control.micro_step or step
+
+
+def gate(trainer: Any, step: int, verdict: bool) -> bool:
+    """Upstream's `step % accumulation == 0`; with windows of changing size the question is whether one just closed."""
+    control = trainer.__dict__.get(_CONTROL)
+    return verdict if control is None else bool(trainer.accelerator.sync_gradients)
+
+
+def add_logs(trainer: Any, logs: MutableMapping[str, Any]) -> None:
+    """The window in the progress bar's postfix."""
+    control = trainer.__dict__.get(_CONTROL)
+    if control is not None:
+        logs["accum"] = control.accumulation_steps
+        logs["eff_batch"] = trainer.config.total_batch_size

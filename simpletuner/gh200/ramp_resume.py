@@ -1,0 +1,133 @@
+"""Keeps the ramp in every checkpoint, restores it, and notices when it changed between two runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import stop
+from .ramp import RampError
+from .ramp_counts import replace
+
+if TYPE_CHECKING:
+    from .ramp_apply import RampControl
+
+logger = logging.getLogger("gh200.ramp")
+RECORD = "gh200_ramp.json"
+
+
+class ResumeWatch:
+    """Writes `gh200_ramp.json` beside a checkpoint's other files and compares it when one is loaded."""
+
+    def __init__(self, trainer: Any, *, accept_changes: bool) -> None:
+        self.trainer, self.accept_changes = trainer, accept_changes
+        self.control: RampControl | None = None
+        self.loaded_from: Path | None = None
+        self.record: dict[str, Any] | None = None
+        self.unreadable = ""
+
+    def bind(self, control: RampControl | None) -> None:
+        """Also without a ramp: a checkpoint made with one must not be continued silently without it."""
+        self.control = control
+        accelerator = self.trainer.accelerator
+        if control is not None:
+            accelerator.register_save_state_pre_hook(self._save)
+        accelerator.register_load_state_pre_hook(self._load)
+        replace(self.trainer, "init_resume_checkpoint", self._resumed)
+
+    def _save(self, models: Any, weights: Any, output_dir: str) -> None:
+        control, accelerator = self.control, self.trainer.accelerator
+        if control is None or not accelerator.is_local_main_process:
+            return
+        record = {
+            "schedule": control.ramp.fingerprint(),
+            "global_step": self.trainer.state["global_step"],
+            # The call that finds an epoch at its end is counted by upstream too.
+            "micro_step": control.micro_step + control.epoch_ended,
+            "place_in_window": 0 if accelerator.sync_gradients else accelerator.step,
+            "gradient_accumulation_steps": control.accumulation_steps,
+        }
+        target = Path(output_dir) / RECORD
+        partial = target.with_suffix(f".{accelerator.process_index}.tmp")
+        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, target)
+
+    def _load(self, models: Any, input_dir: str) -> None:
+        # Never raises: upstream may answer an exception in here by deleting the checkpoint.
+        self.loaded_from, self.record, self.unreadable = Path(input_dir), None, ""
+        try:
+            self.record = _read(self.loaded_from / RECORD)
+        except (OSError, ValueError) as error:
+            self.unreadable = str(error)
+        if self.record and self.control:
+            # Caption samplers compare this with what it was when the checkpoint was made.
+            self.control.set_accumulation(self.record["gradient_accumulation_steps"])
+
+    def _resumed(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if self.loaded_from is None:
+            return result
+        problem = self._problem()
+        if problem is not None and not self.accept_changes:
+            # Old releases print what train.py raises and report success.
+            stop(problem) if getattr(self.trainer, "gh200_exit_on_error", False) else _raise(problem)
+        if problem is not None:
+            logger.warning("%s Continuing, because accept_changed_ramp is set.", problem.what)
+        self._continue()
+        return result
+
+    def _problem(self) -> RampError | None:
+        then = self.record and self.record["schedule"]
+        now = self.control and self.control.ramp.fingerprint()
+        if then == now and not self.unreadable:
+            return None
+        differences = [
+            f"{key}: {(then or {}).get(key, 'no ramp')} in the checkpoint, {(now or {}).get(key, 'no ramp')} now"
+            for key in (now or then or {})
+            if (then or {}).get(key) != (now or {}).get(key)
+        ]
+        return RampError(
+            "The gradient accumulation ramp changed since the checkpoint was made.",
+            where=f"{self.loaded_from}" + (f" ({RECORD} cannot be read: {self.unreadable})" if self.unreadable else ""),
+            why="\n".join(differences),
+            fix="resume with the old settings, or set gh200_optimizations.accept_changed_ramp to true: the run then "
+            "goes on with the window the new ramp has for this step",
+        )
+
+    def _continue(self) -> None:
+        if self.control is None or self.record is None:
+            return
+        self.control.micro_step = self.record["micro_step"]
+        place, step = self.record["place_in_window"], self.trainer.state["global_step"]
+        if place:
+            logger.info(
+                "GH200 ramp: the checkpoint lies inside window %d; the window starts again, without the %d micro-batches"
+                " that were in it.",
+                step,
+                place,
+            )
+        if getattr(self.trainer.config, "dataloader_prefetch", False):
+            logger.warning(
+                "GH200 ramp: dataloader_prefetch had fetched batches ahead of the checkpoint; they are not fetched again,"
+                " so this resume does not repeat the uninterrupted run exactly."
+            )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text(encoding="utf-8"))
+    numbers = ("global_step", "micro_step", "place_in_window", "gradient_accumulation_steps")
+    if not isinstance(record, dict) or not isinstance(record.get("schedule"), dict):
+        raise ValueError("it is not a ramp record")
+    if not all(isinstance(record.get(key), int) for key in numbers):
+        raise ValueError(f"one of {', '.join(numbers)} is missing")
+    return record
+
+
+def _raise(error: RampError) -> None:
+    raise error

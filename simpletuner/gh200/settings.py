@@ -1,0 +1,216 @@
+"""The GH200 settings: one pydantic model per config block, and the frozen object the rest of the fork reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+CacheType = Literal["disk", "unified_memory"]
+AccessPattern = Literal["gpu_first", "cpu_first", "balanced"]
+
+
+def _no_bool(value: object) -> object:
+    # pydantic would read true as the number 1.
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
+
+
+OneOrMore = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
+ZeroOrMore = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
+AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+NotEmpty = Annotated[str, Field(min_length=1)]
+
+
+class Block(BaseModel):
+    """A config block: unknown keys are errors, null is the same as leaving the key out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, Mapping) else data
+
+
+class CacheConfig(Block):
+    """Where VAE latents and text embeddings are kept between steps."""
+
+    vae_cache_type: CacheType = Field(
+        "disk", description="Where VAE latents are read from: upstream's files, or tensors held in unified memory."
+    )
+    text_cache_type: CacheType = Field("disk", description="The same choice for text embeddings.")
+    cache_dir: NotEmpty | None = Field(
+        None,
+        description="Parent folder of the caches whose own folder (`cache_dir_vae`, `cache_dir_text`) is not set. "
+        "Those win where both are given.",
+    )
+    persistent_cache: bool = Field(
+        True,
+        description="Write new entries through to upstream's cache files. False keeps them in a folder of this run, "
+        "removed at its end.",
+    )
+    memory_limit_gb: AboveZero | None = Field(
+        None,
+        description="Most memory the unified-memory caches may hold together, in GB (10^9 bytes). Absent: bounded by"
+        " the oversubscription ratio and free RAM.",
+    )
+    prefetch: bool = Field(
+        True,
+        description="Move the next batch's entries towards the GPU while the current one trains. Steps back where "
+        "upstream's own device prefetch is on.",
+    )
+
+
+class Optimizations(Block):
+    """Memory hints and the gradient accumulation ramp."""
+
+    enable_uvm_hints: bool = Field(
+        False,
+        description="Master switch of the memory hints. Wins over the environment and over the cache types; "
+        "false gives upstream's plain caches back. "
+        'Absent: on when a cache type is "unified_memory", otherwise what `SIMPLETUNER_GH200_ENABLE_UVM_HINTS` says.',
+    )
+    uvm_access_pattern: AccessPattern = Field(
+        "gpu_first", description="Where unified memory prefers to live. Absent: `GH200_UVM_ACCESS_PATTERN`."
+    )
+    uvm_oversubscription_ratio: AboveZero = Field(
+        5.0,
+        description="How far managed memory may grow, as a multiple of the GPU's own memory. Absent: "
+        "`GH200_UVM_OVERSUBSCRIPTION_RATIO`.",
+    )
+    uvm_log_interval: ZeroOrMore = Field(
+        100, description="Log the hint counters at DEBUG every this many steps; 0 logs only the summary at the end."
+    )
+    enable_batch_size_rampup: bool = Field(
+        False,
+        description="Ramp the effective batch size by changing the accumulation steps. Absent: on when one of the "
+        "two effective sizes is given.",
+    )
+    initial_effective_batch_size: OneOrMore | None = Field(
+        None,
+        description="Effective batch size at the first update. Raised to one micro-batch over all processes if it is"
+        " smaller than that.",
+    )
+    target_effective_batch_size: OneOrMore | None = Field(
+        None,
+        description="Effective batch size after the ramp. It may be smaller than the initial one (a downward ramp). "
+        "Absent: what `train_batch_size`, the number of processes and `gradient_accumulation_steps` give.",
+    )
+    batch_rampup_steps: ZeroOrMore = Field(
+        400, description="Length of the ramp in micro-batches; 0 starts at the target."
+    )
+    batch_rampup_shape: Literal["quadratic", "linear", "staircase"] = Field(
+        "quadratic", description="How the effective batch size grows over the ramp."
+    )
+    batch_rampup_increment: OneOrMore | None = Field(
+        None,
+        description="Height of one stair in samples; only with the staircase shape, where absent means one micro-"
+        "batch over all processes.",
+    )
+    batch_rampup_lr_scaling: Literal["target", "initial", "follow"] = Field(
+        "target",
+        description="With upstream's `lr_scale`, the batch size the learning rate is scaled by: the target, the "
+        "initial size, or each window's own. No effect without `lr_scale`.",
+    )
+    accept_changed_ramp: bool = Field(
+        False,
+        description="Resume a run whose ramp settings differ from the ones its checkpoint was made with. False "
+        "refuses such a resume.",
+    )
+
+
+class InMemory(Block):
+    """How one dataset of type `in_memory` is held in RAM."""
+
+    compression: Literal["lz4", "zlib", "snappy", "zstd"] | None = Field(
+        None, description="Codec for files that are not compressed already. Absent: files are held as they are."
+    )
+    num_workers: OneOrMore | None = Field(
+        None, description="Threads that read files while staging. Absent: min(72, CPU count)."
+    )
+    memory_limit_gb: AboveZero | None = Field(
+        None,
+        description="Most RAM this dataset may take, in GB (10^9 bytes). Absent: free memory and the cgroup limit "
+        "decide.",
+    )
+    on_limit: Literal["error", "partial"] = Field(
+        "error",
+        description="When the dataset is larger than the limit: stop, or hold what fits and read the rest from disk.",
+    )
+    release_after_cache: bool = Field(
+        False, description="Free the RAM once the VAE cache is built and nothing reads the source files any more."
+    )
+
+
+class DatasetEntry(BaseModel):
+    """One dataset, as in upstream's data backend file; keys not named here are upstream's and pass unchanged."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    id: NotEmpty = Field(description="Name of the dataset, unique in the list.")
+    type: str = Field("local", description='Upstream\'s backend types, or "in_memory" for a local folder held in RAM.')
+    in_memory: InMemory | None = Field(None, description='Options of a dataset of type "in_memory".')
+
+
+class TrainingConfig(BaseModel):
+    """The keys the fork adds to a SimpleTuner training config; all other keys are upstream's."""
+
+    model_config = ConfigDict(extra="allow")
+
+    cache_config: CacheConfig = Field(CacheConfig(), description="VAE and text embedding caches.")
+    gh200_optimizations: Optimizations = Field(
+        Optimizations(), description="Memory hints and the gradient accumulation ramp."
+    )
+    datasets: list[DatasetEntry] | None = Field(
+        None, min_length=1, description="Datasets inline, instead of the file named by `data_backend_config`."
+    )
+    use_gh200_trainer: bool | None = Field(
+        None,
+        deprecated=True,
+        description="Older spelling of `gh200_optimizations.enable_uvm_hints`; false also turns the ramp off.",
+    )
+    initial_effective_batch_size: OneOrMore | None = Field(
+        None, deprecated=True, description="Older spelling of `gh200_optimizations.initial_effective_batch_size`."
+    )
+    data_backend: dict[str, Any] | None = Field(
+        None,
+        deprecated=True,
+        description='Older spelling of one entry of `datasets`; its type must be "in_memory", its id is derived when'
+        " absent.",
+    )
+
+
+ENVIRONMENT: Mapping[str, str] = MappingProxyType(
+    {
+        "SIMPLETUNER_GH200_ENABLE_UVM_HINTS": "enable_uvm_hints",
+        "GH200_UVM_OVERSUBSCRIPTION_RATIO": "uvm_oversubscription_ratio",
+        "GH200_UVM_ACCESS_PATTERN": "uvm_access_pattern",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for, complete and checked; `origins` says for each key path where its value came from."""
+
+    caches: CacheConfig
+    optimizations: Optimizations
+    in_memory: Mapping[str, InMemory]
+    inline_datasets: str | None
+    origins: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def asked(self) -> bool:
+        """Whether any GH200 setting was given at all."""
+        return bool(self.in_memory or self.inline_datasets or self.notes) or any(
+            origin != "default" for origin in self.origins.values()
+        )
+
+    def uses_unified_memory(self, cache: Literal["vae", "text"]) -> bool:
+        return self.optimizations.enable_uvm_hints and getattr(self.caches, f"{cache}_cache_type") == "unified_memory"

@@ -1,0 +1,188 @@
+"""Reads the raw config and the environment into one Settings object: config over environment over default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from .dataset_config import DatasetReader
+from .keys import BLOCK_KEYS, INLINE_KEYS, is_misspelt_block, plain_key
+from .settings import ENVIRONMENT, Block, CacheConfig, Optimizations, Settings
+from .settings_errors import Problem, SettingsError, join_path, nearest, problems_of, shown
+
+AnyBlock = TypeVar("AnyBlock", bound=Block)
+OPTIMIZATIONS = "gh200_optimizations"
+CACHES = "cache_config"
+DEFAULT = "default"
+
+
+def read_settings(
+    raw: Mapping[str, object],
+    environ: Mapping[str, str],
+    raw_origins: Mapping[str, str] | None = None,
+    dataset_file: list[object] | None = None,
+) -> Settings:
+    """The settings of a run, or a SettingsError with every problem found in any of the sources."""
+    return _Reader(raw, environ, raw_origins or {}, dataset_file).settings()
+
+
+class _Reader:
+    def __init__(
+        self,
+        raw: Mapping[str, object],
+        environ: Mapping[str, str],
+        raw_origins: Mapping[str, str],
+        dataset_file: list[object] | None,
+    ) -> None:
+        self.raw, self.environ, self.raw_origins, self.dataset_file = raw, environ, raw_origins, dataset_file
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.origins: dict[str, str] = {}
+        # Key path -> the place an operator wrote it, where that is another one.
+        self.written: dict[str, str] = {}
+
+    def settings(self) -> Settings:
+        self._misspelt_blocks()
+        caches = self._block(CACHES)
+        optimizations = self._block(OPTIMIZATIONS)
+        self._older_spellings(optimizations)
+        self._hints_follow_caches(caches, optimizations)
+        self._environment(optimizations)
+        self._ramp_follows_sizes(optimizations)
+        cache_model = self._validated(CacheConfig, CACHES, caches)
+        ramp_model = self._validated(Optimizations, OPTIMIZATIONS, optimizations)
+        if ramp_model is not None:
+            self._check_ramp(ramp_model)
+        datasets = DatasetReader(self.raw, self.dataset_file)
+        self.problems += datasets.problems
+        self.notes += datasets.notes
+        if self.problems or cache_model is None or ramp_model is None:
+            raise SettingsError(self.problems)
+        return Settings(
+            caches=cache_model,
+            optimizations=ramp_model,
+            in_memory=MappingProxyType(datasets.in_memory),
+            inline_datasets=datasets.inline_json,
+            origins=MappingProxyType(self._complete_origins()),
+            notes=tuple(self.notes),
+        )
+
+    def _misspelt_blocks(self) -> None:
+        for key, value in self.raw.items():
+            if is_misspelt_block(key, value):
+                text = f"unknown block (value {shown(value)}).{nearest(key, sorted(BLOCK_KEYS))}"
+                self.problems.append(Problem(key, text))
+
+    def _block(self, name: str) -> dict[str, object]:
+        """A copy of one block without empty values, each of its keys marked with where the block came from."""
+        value = self.raw.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.problems.append(Problem(name, f"must be a block of keys (a JSON object); got {shown(value)}"))
+            return {}
+        block: dict[str, object] = {}
+        for written, item in value.items():
+            key = plain_key(written)
+            if key in block:
+                self.problems.append(Problem(join_path(name, key), f'given twice, as "{key}" and as "--{key}"'))
+            if item is not None:
+                block[key] = item
+                self.origins[join_path(name, key)] = self._origin(name)
+        return block
+
+    def _origin(self, key: str) -> str:
+        return self.raw_origins.get(key, "training config")
+
+    def _older_spellings(self, block: dict[str, object]) -> None:
+        switch = self.raw.get("use_gh200_trainer")
+        if switch is not None:
+            self._adopt(block, "use_gh200_trainer", "enable_uvm_hints", switch)
+            if _is_off(switch):
+                block.setdefault("enable_batch_size_rampup", False)
+        size = self.raw.get("initial_effective_batch_size")
+        if size is not None:
+            self._adopt(block, "initial_effective_batch_size", "initial_effective_batch_size", size)
+
+    def _adopt(self, block: dict[str, object], old: str, key: str, value: object) -> None:
+        path = join_path(OPTIMIZATIONS, key)
+        if key in block and block[key] != value:
+            text = f"{shown(value)} here, but {path} says {shown(block[key])}; remove one (this is the older spelling)"
+            self.problems.append(Problem(old, text))
+            return
+        self.notes.append(f'"{old}" is the older spelling; write "{key}" inside "{OPTIMIZATIONS}"')
+        if key not in block:
+            block[key] = value
+            self.origins[path] = f'{self._origin(old)}, older spelling "{old}"'
+            self.written[path] = old
+
+    def _hints_follow_caches(self, caches: dict[str, object], block: dict[str, object]) -> None:
+        unified = [key for key in ("vae_cache_type", "text_cache_type") if caches.get(key) == "unified_memory"]
+        if not unified:
+            return
+        if "enable_uvm_hints" not in block:
+            block["enable_uvm_hints"] = True
+            self.origins[join_path(OPTIMIZATIONS, "enable_uvm_hints")] = join_path(CACHES, unified[0])
+        elif _is_off(block["enable_uvm_hints"]):
+            names = " and ".join(join_path(CACHES, key) for key in unified)
+            self.notes.append(f"{OPTIMIZATIONS}.enable_uvm_hints is off, so {names} has no effect: upstream's caches")
+
+    def _environment(self, block: dict[str, object]) -> None:
+        for variable, key in ENVIRONMENT.items():
+            text = self.environ.get(variable, "").strip()
+            if text and key not in block:
+                block[key] = text
+                path = join_path(OPTIMIZATIONS, key)
+                self.origins[path] = self.written[path] = f"environment variable {variable}"
+        prefixes = ("GH200_UVM_", "SIMPLETUNER_GH200_")
+        for variable in sorted(name for name in self.environ if name.startswith(prefixes) and name not in ENVIRONMENT):
+            self.notes.append(f"environment variable {variable} is not one of ours.{nearest(variable, ENVIRONMENT)}")
+
+    def _ramp_follows_sizes(self, block: dict[str, object]) -> None:
+        sizes = [key for key in ("initial_effective_batch_size", "target_effective_batch_size") if key in block]
+        if sizes and "enable_batch_size_rampup" not in block:
+            block["enable_batch_size_rampup"] = True
+            path = join_path(OPTIMIZATIONS, "enable_batch_size_rampup")
+            self.origins[path] = join_path(OPTIMIZATIONS, sizes[0])
+
+    def _validated(self, model: type[AnyBlock], where: str, block: dict[str, object]) -> AnyBlock | None:
+        try:
+            return model.model_validate(block)
+        except ValidationError as error:
+            found = problems_of(error, model, where)
+            self.problems += [replace(problem, path=self.written.get(problem.path, problem.path)) for problem in found]
+            return None
+
+    def _check_ramp(self, block: Optimizations) -> None:
+        path = join_path(OPTIMIZATIONS, "batch_rampup_increment")
+        if block.batch_rampup_increment is not None and block.batch_rampup_shape != "staircase":
+            self.problems.append(Problem(path, 'only has a meaning with "batch_rampup_shape": "staircase"'))
+        if not block.enable_batch_size_rampup:
+            return
+        initial, target = block.initial_effective_batch_size, block.target_effective_batch_size
+        if initial is None:
+            path = join_path(OPTIMIZATIONS, "initial_effective_batch_size")
+            self.problems.append(
+                Problem(path, "missing; a ramp needs the size it starts from, a whole number, at least 1")
+            )
+        elif target is not None and target < initial:
+            self.notes.append(f"the ramp goes down, from an effective batch of {initial} to {target}")
+        if "batch_rampup_steps" not in block.model_fields_set:
+            self.notes.append(
+                f"batch_rampup_steps is not given: the ramp takes {block.batch_rampup_steps} micro-batches"
+            )
+
+    def _complete_origins(self) -> dict[str, str]:
+        names: dict[str, type[Block]] = {CACHES: CacheConfig, OPTIMIZATIONS: Optimizations}
+        paths = [join_path(name, key) for name, model in names.items() for key in model.model_fields]
+        complete = {path: self.origins.get(path, DEFAULT) for path in paths}
+        inline = {key: self._origin(key) for key in INLINE_KEYS if self.raw.get(key) is not None}
+        return complete | inline
+
+
+def _is_off(value: object) -> bool:
+    return str(value).strip().lower() in {"false", "0", "no", "off"}

@@ -1,0 +1,160 @@
+"""Which files of a dataset folder are staged, and what the page cache may forget about them afterwards."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .arena_shared import Arena, Row
+from .errors import GH200Error
+
+# Upstream keeps these up to date while it runs; a copy would show one rank what another has replaced.
+_REWRITTEN_PREFIX = "aspect_ratio_bucket_"
+_REWRITTEN_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
+_SKIPPED_FOLDERS = frozenset(
+    {".Spotlight-V100", ".Trashes", ".fseventsd", ".TemporaryItems", ".zfs", ".ipynb_checkpoints"}
+)
+
+KEEP_ALL = -1
+_HEADER_BYTES = 64 << 10
+
+
+class SourceFile(NamedTuple):
+    """A file as it was found on disk."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """File suffixes by the way upstream opens them: `by_path` always, images for their header only."""
+
+    images: frozenset[str] = frozenset({"png", "jpg", "jpeg", "webp"})
+    by_path: frozenset[str] = frozenset({"mp4", "mov", "webm", "avi", "mkv", "wav", "flac", "mp3", "ogg", "m4a"})
+
+    def keep_cached(self, path: str) -> int:
+        """How many bytes at the start of the file stay in the page cache once it is staged."""
+        suffix = os.path.splitext(path)[1].lower().lstrip(".")
+        if suffix in self.by_path:
+            return KEEP_ALL
+        return _HEADER_BYTES if suffix in self.images else 0
+
+
+@dataclass
+class Listing:
+    """Every file once, all its names, and what could not be looked at."""
+
+    root: str
+    files: list[SourceFile] = field(default_factory=list)
+    names: list[tuple[str, int]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def is_rewritten(name: str) -> bool:
+    return name.startswith(_REWRITTEN_PREFIX) or name.lower().endswith(_REWRITTEN_SUFFIXES)
+
+
+def list_dataset(root: str | os.PathLike[str]) -> Listing:
+    """Walks the folder as upstream does: links are followed, a folder reached twice is taken once."""
+    top = os.path.abspath(root)
+    listing = Listing(top)
+    numbers: dict[tuple[int, int], int] = {}
+    seen: set[tuple[int, int]] = set()
+    pending = [top]
+    while pending:
+        folder = pending.pop()
+        try:
+            identity = os.stat(folder)
+            if (identity.st_dev, identity.st_ino) in seen:
+                continue
+            seen.add((identity.st_dev, identity.st_ino))
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            if folder == top:
+                raise _unusable(top, error) from error
+            listing.problems.append(f"{folder}: {error.strerror}")
+            continue
+        pending += reversed(_sort_out(entries, listing, numbers))
+    return listing
+
+
+def _sort_out(entries: Sequence[os.DirEntry[str]], listing: Listing, numbers: dict[tuple[int, int], int]) -> list[str]:
+    """Adds the files of one folder to the listing; returns the folders below it."""
+    folders = []
+    for entry in entries:
+        try:
+            if entry.is_dir():
+                if entry.name not in _SKIPPED_FOLDERS:
+                    folders.append(entry.path)
+                continue
+            if is_rewritten(entry.name):
+                continue
+            status = entry.stat()
+        except OSError as error:
+            listing.problems.append(f"{entry.path}: {error.strerror}")
+            continue
+        if stat.S_ISREG(status.st_mode):
+            identity = (status.st_dev, status.st_ino)
+            number = numbers.setdefault(identity, len(listing.files))
+            if number == len(listing.files):
+                listing.files.append(SourceFile(entry.path, status.st_size, status.st_mtime_ns, *identity))
+            listing.names.append((entry.path, number))
+    return folders
+
+
+def _unusable(root: str, error: OSError) -> GH200Error:
+    return GH200Error(
+        "The folder of an in-memory dataset cannot be read.",
+        where=root,
+        why=error.strerror or str(error),
+        fix="check instance_data_dir and its permissions",
+    )
+
+
+def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
+    """Gives the second copy of staged files back to the system."""
+    for file in files:
+        keep = kinds.keep_cached(file.path)
+        if keep == KEEP_ALL or file.size <= keep:
+            continue
+        try:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            # It was reported when it was staged, or will be at the next check.
+            continue
+        try:
+            os.posix_fadvise(descriptor, keep, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def forget_changed(arena: Arena) -> list[str]:
+    """Takes files that are no longer what was staged out of the arena; returns them with the reason."""
+    problems = []
+    for name, number in arena.names():
+        if arena.find(name) is not None and (reason := _change(name, arena.row(number))):
+            arena.forget(number)
+            problems.append(f"{name}: {reason}")
+    return problems
+
+
+def _change(name: str, row: Row) -> str:
+    try:
+        status = os.stat(name)
+    except OSError as error:
+        return error.strerror or str(error)
+    if (status.st_size, status.st_mtime_ns) != (row.size, row.mtime_ns):
+        return "size or time of change differs"
+    return "" if os.access(name, os.R_OK) else "no permission to read it"

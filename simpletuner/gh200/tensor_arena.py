@@ -1,0 +1,200 @@
+"""Large blocks of managed memory, or of RAM where there is no GPU, in which tensors are packed and never moved."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from . import uvm
+from .arena_blocks import ArenaFull, Block, Budget, Slot
+from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
+from .memory_limits import memory_limits
+from .pages import extent
+
+logger = logging.getLogger("gh200.arena")
+
+ALIGNMENT = 256
+BLOCK_SIZE = 256 << 20
+BLOCK_ROUNDING = 2 << 20
+
+Consumer = Literal["device", "host"]
+# Which side reads the entries decides with the access pattern where their pages should live.
+_HOST_ADVICE = ((Advice.SET_PREFERRED_LOCATION, "host"), (Advice.SET_ACCESSED_BY, "device"))
+BLOCK_ADVICE: dict[tuple[str, Consumer], tuple[tuple[Advice, str], ...]] = {
+    ("gpu_first", "device"): ((Advice.SET_PREFERRED_LOCATION, "device"), (Advice.SET_ACCESSED_BY, "host")),
+    ("cpu_first", "device"): _HOST_ADVICE,
+    ("balanced", "device"): ((Advice.SET_READ_MOSTLY, "device"),),
+    ("gpu_first", "host"): _HOST_ADVICE,
+    ("cpu_first", "host"): _HOST_ADVICE,
+    ("balanced", "host"): _HOST_ADVICE,
+}
+
+
+@dataclass(frozen=True)
+class ArenaStats:
+    managed: bool
+    blocks: int
+    reserved_bytes: int
+    packed_bytes: int
+    payload_bytes: int
+    tensors: int
+
+
+class Arena:
+    """Packs tensors into blocks; a freed place is used again once no tensor refers to it any more."""
+
+    def __init__(self, budget: Budget, consumer: Consumer, block_size: int = BLOCK_SIZE) -> None:
+        self._budget, self._consumer, self._block_size = budget, consumer, block_size
+        self._lock = threading.Lock()
+        self._blocks: list[Block] = []
+        self._free: dict[int, list[tuple[Block, int]]] = defaultdict(list)
+        self._retired: list[tuple[list[StorageWeakRef], Block, int, int]] = []
+        self._tensors = self._payload = self._packed = 0
+        self.device = uvm.cuda_device()
+        self._driver = self._managed_driver()
+
+    def _managed_driver(self) -> Driver | None:
+        driver = load_driver()
+        try:
+            usable = uvm.supports(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, self.device)
+        except CudaError as error:
+            logger.warning("GH200 caches stay in plain RAM: %s", error)
+            return None
+        return driver if isinstance(driver, Driver) and usable else None
+
+    @property
+    def managed(self) -> bool:
+        return self._driver is not None
+
+    def hold(self, source: torch.Tensor) -> Slot:
+        """Copy a tensor in, bit for bit and with its strides; raises ArenaFull."""
+        with torch.inference_mode(False), torch.no_grad():
+            if source.numel() == 0:
+                return Slot(torch.empty_strided(source.shape, source.stride(), dtype=source.dtype), None, 0, 0)
+            span = extent(source)
+            with self._lock:
+                block, offset = self._place(-(-span // ALIGNMENT) * ALIGNMENT)
+                self._tensors += 1
+                self._payload += span
+            first_byte = source.storage_offset() * source.element_size()
+            flat = torch.empty(0, dtype=torch.uint8).set_(source.untyped_storage(), first_byte, (span,), (1,))
+            torch.frombuffer(block.buffer, dtype=torch.uint8, count=span, offset=offset).copy_(flat)
+            elements = span // source.element_size()
+            view = torch.frombuffer(block.buffer, dtype=source.dtype, count=elements, offset=offset)
+            # Detached, because a view would keep its base alive: a second tensor object for every entry.
+            return Slot(view.as_strided(source.shape, source.stride()).detach(), block, offset, span)
+
+    def _place(self, size: int) -> tuple[Block, int]:
+        if self._retired and not self._free[size]:
+            self._reclaim()
+        self._budget.take(size)
+        try:
+            block, offset = self._free[size].pop() if self._free[size] else self._next_place(size)
+        except ArenaFull:
+            self._budget.give_back(size)
+            raise
+        block.live += 1
+        self._packed += size
+        return block, offset
+
+    def _next_place(self, size: int) -> tuple[Block, int]:
+        if not self._blocks or self._blocks[-1].cursor + size > self._blocks[-1].size:
+            empty = next((block for block in self._blocks if not block.live and size <= block.size), None)
+            if empty is None:
+                self._blocks.append(self._new_block(size))
+            else:
+                self._blocks.remove(empty)
+                self._blocks.append(empty)
+        block = self._blocks[-1]
+        offset, block.cursor = block.cursor, block.cursor + size
+        return block, offset
+
+    def _new_block(self, least: int) -> Block:
+        limit = self._budget.limit
+        wanted = self._block_size if limit is None else min(self._block_size, limit)
+        size = -(-max(wanted, least) // BLOCK_ROUNDING) * BLOCK_ROUNDING
+        try:
+            self._check_room(size)
+            block = Block(size, self._driver, self.device)
+        except (CudaError, OSError) as error:
+            raise ArenaFull(f"a block of {size} bytes was refused: {error}") from error
+        if self._driver is not None:
+            self._advise(block)
+        return block
+
+    def _check_room(self, size: int) -> None:
+        # Managed pages that find no room on either side end in the kernel's OOM killer, not in a CUDA error.
+        tightest = memory_limits()[0]
+        on_gpu = self._driver.memory_info(self.device)[0] if self._driver is not None else 0
+        if size > tightest.bytes + on_gpu:
+            raise ArenaFull(f"a block of {size} bytes does not fit: {tightest.name}, {tightest.bytes} bytes")
+
+    def _advise(self, block: Block) -> None:
+        places = {"device": Place(self.device), "host": HOST}
+        for advice, where in BLOCK_ADVICE[uvm.options().access_pattern, self._consumer]:
+
+            def call(driver: Driver, advice: Advice = advice, place: Place = places[where]) -> uvm.Outcome:
+                driver.advise(block.pointer, block.size, advice, place)
+                return uvm.Outcome.APPLIED
+
+            uvm.attempt(f"block_{advice.name.lower()}", call)
+
+    def release(self, slot: Slot) -> None:
+        """Forget a slot; its place is used again when the last tensor that shares it is gone."""
+        if slot.block is None:
+            return
+        views = [tensor for tensor in (slot.tensor, slot.cuda) if tensor is not None]
+        size = -(-slot.span // ALIGNMENT) * ALIGNMENT
+        with self._lock:
+            refs = [StorageWeakRef(view.untyped_storage()) for view in views]
+            self._retired.append((refs, slot.block, slot.offset, size))
+            self._tensors -= 1
+            self._payload -= slot.span
+
+    def _reclaim(self) -> None:
+        done, waiting = [], []
+        for item in self._retired:
+            (done if all(ref.expired() for ref in item[0]) else waiting).append(item)
+        self._retired = waiting
+        if self._driver is not None and any(len(refs) > 1 for refs, *_ in done):
+            # A kernel that was queued while its tensor lived may still be reading the place.
+            uvm.attempt("synchronize", lambda driver: driver.synchronize(self.device) or uvm.Outcome.APPLIED)
+        for _, block, offset, size in done:
+            self._free[size].append((block, offset))
+            self._budget.give_back(size)
+            self._packed -= size
+            block.live -= 1
+            if not block.live:
+                # Nothing is left in it: start over, so that entries of another size can use the room.
+                block.cursor = 0
+                for places in self._free.values():
+                    places[:] = [place for place in places if place[0] is not block]
+
+    def stats(self) -> ArenaStats:
+        with self._lock:
+            reserved = sum(block.size for block in self._blocks)
+            return ArenaStats(self.managed, len(self._blocks), reserved, self._packed, self._payload, self._tensors)
+
+    def close(self) -> int:
+        """Free the blocks, newest first; returns how many were left to the driver because tensors are still out."""
+        with self._lock:
+            left = 0
+            self._free.clear()
+            while self._blocks:
+                block = self._blocks.pop()
+                if block.in_use:
+                    left += 1
+                    continue
+                try:
+                    block.free()
+                except CudaError as error:
+                    # At exit the driver may have gone first, and has then freed everything itself.
+                    level = logging.DEBUG if error.device_gone else logging.WARNING
+                    logger.log(level, "GH200 arena: %s", error)
+            return left

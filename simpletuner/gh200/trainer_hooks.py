@@ -1,0 +1,119 @@
+"""The methods upstream's Trainer inherits from the fork; each does nothing when no GH200 setting is present."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+from .errors import GH200Error, stop
+from .state import StateHooks
+
+
+class TrainerHooks:
+    """Base class of upstream's Trainer."""
+
+    config: Any
+    accelerator: Any = None
+    state: Any
+    gh200_ramp_scheduler: Any = None
+    gh200_exit_on_error: bool = False
+    _gh200_step: int = 0
+    _gh200_epoch: object = None
+
+    def _configure_gh200_runtime(self, exit_on_error: bool = False) -> None:
+        """Checks the settings once the config is complete and before the Accelerator exists.
+
+        Errors of all loaders end here: upstream catches every exception around the loaders and loads another config.
+        """
+        self.gh200_exit_on_error = exit_on_error
+        try:
+            self._start_gh200_runtime()
+        except GH200Error as error:
+            self._end_gh200(error)
+
+    def _end_gh200(self, error: GH200Error) -> NoReturn:
+        # Old releases of train.py print what is raised and report success, so there the process ends here.
+        if self.gh200_exit_on_error:
+            stop(error)
+        raise error
+
+    def _start_gh200_runtime(self) -> None:
+        from . import cache_sites, runtime
+        from .cache_options import CacheOptions
+        from .dataset_config import entries_of_file, write_inline_datasets
+        from .settings_sources import read_settings
+
+        StateHooks.set_gh200_runtime_config(None)
+        raw = StateHooks.get_raw_config()
+        dataset_file = entries_of_file(getattr(self.config, "data_backend_config", None))
+        settings = read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
+        prefetches = cache_sites.upstream_prefetches(self.config)
+        options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
+        started = runtime.start(settings) if settings.asked else None
+        cache_sites.configure(options, publish=started and started.measure_memory)
+        if started is None:
+            return
+        runtime.log(started)
+        if settings.inline_datasets is not None:
+            path = write_inline_datasets(settings.inline_datasets, self.config.output_dir)
+            self.config.data_backend_config = str(path)
+
+    def _prepare_gh200_ramp(self) -> None:
+        """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
+        from . import run_log, runtime
+        from .ramp_apply import build_ramp
+
+        current = runtime.current()
+        try:
+            self.gh200_ramp_scheduler = build_ramp(self, current and current.settings)
+        except GH200Error as error:
+            self._end_gh200(error)
+        if current is not None and self.gh200_ramp_scheduler is not None:
+            current.report_on(runtime.RAMP, self.gh200_ramp_scheduler.describe())
+        run_log.follow(self)
+
+    def _gh200_first_micro_step(self, step: int) -> int:
+        """Training begins: all caches are built, the micro-batch counter starts."""
+        if StateHooks._gh200_runtime is None:
+            return step
+        from .in_memory_sites import caches_built
+        from .ramp_apply import first_micro_step
+
+        caches_built(self.config)
+        return first_micro_step(self, step)
+
+    def _gh200_begin_micro_batch(self, step: int, batch: Any) -> None:
+        """Right before a micro-batch is accumulated."""
+        if StateHooks._gh200_runtime is None:
+            return
+        from .in_memory_sites import epoch_started
+        from .uvm import optimize_batch_for_gh200
+
+        self._gh200_step = step
+        self._apply_dynamic_gradient_accumulation()
+        if self.state["current_epoch"] != self._gh200_epoch:
+            self._gh200_epoch = self.state["current_epoch"]
+            epoch_started()
+        optimize_batch_for_gh200(batch)
+
+    def _apply_dynamic_gradient_accumulation(self) -> None:
+        """Opens the next window of the ramp where the last one has closed."""
+        if self.gh200_ramp_scheduler is not None:
+            from .ramp_apply import begin_micro_batch
+
+            begin_micro_batch(self, self._gh200_step)
+
+    def _gh200_window_closed(self, verdict: bool) -> bool:
+        """Upstream's answer to `step % accumulation == 0`, or the schedule's."""
+        if self.gh200_ramp_scheduler is None:
+            return verdict
+        from .ramp_apply import gate
+
+        return gate(self, self._gh200_step, verdict)
+
+    def _gh200_add_logs(self, logs: dict[str, Any]) -> None:
+        """The ramp's window in the progress bar."""
+        if self.gh200_ramp_scheduler is not None:
+            from .ramp_apply import add_logs
+
+            add_logs(self, logs)

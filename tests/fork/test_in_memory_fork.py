@@ -1,0 +1,177 @@
+"""The in-memory dataset backend in the real fork: cannot be told from `local`, and trains to the same bits."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from PIL import Image
+
+from simpletuner.gh200 import in_memory_sites
+from simpletuner.gh200.codecs import NAMES
+
+
+@pytest.fixture(scope="module")
+def lab() -> Any:
+    """Imported by the tests that run: it needs the fork, and half a minute."""
+    return importlib.import_module("in_memory_lab")
+
+
+@pytest.mark.parametrize("compression", [None, *NAMES])
+def test_in_memory_and_local_cannot_be_told_apart(lab: Any, compression: str | None) -> None:
+    machine = type("Machine", (lab.Differential,), {"compression": compression})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=12,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
+
+
+@pytest.fixture
+def tree(lab: Any, tmp_path: Path) -> Path:
+    lab.make_tree(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def test_the_builder_and_the_factory_site_stage_the_folder(lab: Any, tree: Path) -> None:
+    class Accelerator:
+        is_local_main_process = True
+
+    built = lab.InMemoryBackendBuilder(Accelerator())._create_backend(
+        lab.Config(tree, in_memory={"compression": "zlib"})
+    )
+    assert isinstance(built, lab.GH200InMemoryBackend) and built.options.compression == "zlib"
+    in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": "unused"}])
+    wrapped = in_memory_sites.local_backend(lab.Config(tree), lab.LocalDataBackend(Accelerator(), "photos", True))
+    assert wrapped.staged_files == built.staged_files > 5
+    assert wrapped.type == "local" and wrapped.compress_cache and isinstance(wrapped.accelerator, Accelerator)
+
+
+def test_reads_come_from_ram_until_the_epoch_check_sees_the_change(
+    lab: Any, tree: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
+    backend = in_memory_sites.local_backend(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
+    (tree / "a.txt").write_text("changed behind our back")
+    assert backend.read(str(tree / "a.txt")).startswith(b"a red square")
+    in_memory_sites.epoch_started()
+    assert backend.read(str(tree / "a.txt")) == b"changed behind our back"
+    assert f"{tree}/a.txt" in caplog.text
+
+
+def test_a_view_is_read_only_and_none_where_there_is_none(lab: Any, tree: Path) -> None:
+    backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tree)
+    view = backend.view(str(tree / "a.txt"))
+    assert view is not None and view.readonly and bytes(view) == (tree / "a.txt").read_bytes()
+    assert backend.view(str(tree / "saved.pt")) is None
+    backend.release()
+    assert backend.view(str(tree / "a.txt")) is None and backend.read(str(tree / "a.txt")) == bytes(view)
+
+
+@pytest.mark.parametrize(
+    ("entry", "args", "freed"),
+    [
+        ({}, {}, False),
+        ({"in_memory": {"release_after_cache": True}}, {}, True),
+        ({"in_memory": {"release_after_cache": True}, "vae_cache_ondemand": True}, {}, False),
+        ({"in_memory": {"release_after_cache": True}}, {"vae_cache_clear_each_epoch": True}, False),
+        ({"in_memory": {"release_after_cache": True}, "dataset_type": "conditioning"}, {}, False),
+    ],
+)
+def test_memory_is_freed_after_the_caches_only_where_asked_and_unused(
+    lab: Any, tree: Path, entry: dict[str, Any], args: dict[str, Any], freed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)} | entry])
+    backend = in_memory_sites.local_backend(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
+    in_memory_sites.caches_built(args)
+    assert (backend.staged_files == 0) is freed
+    assert "still read" in caplog.text or freed
+
+
+def test_a_backend_can_be_pickled_into_the_same_memory(lab: Any, tree: Path) -> None:
+    backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tree)
+    again = pickle.loads(pickle.dumps(backend))
+    assert again.staged_files == backend.staged_files
+    backend.delete(str(tree / "a.txt"))
+    with pytest.raises(FileNotFoundError):
+        again.read(str(tree / "a.txt"))
+
+
+def test_a_child_whose_parent_is_gone_reads_from_disk(lab: Any, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tree)
+    representation = backend.get_instance_representation()
+    backend.release()
+    rebuilt = lab.GH200InMemoryBackend.from_instance_representation(representation)
+    assert rebuilt.staged_files == 0 and rebuilt.read(str(tree / "a.txt")) == (tree / "a.txt").read_bytes()
+    assert "reading from disk" in caplog.text
+
+
+class FourShapes(tiny.Lab):
+    """Pictures of four aspect ratios, so that there are four buckets."""
+
+    kind: dict[str, Any] = {}
+
+    def add_shapes(self) -> Path:
+        folder = self.folder / "data" / "shapes"
+        folder.mkdir(parents=True)
+        for number, size in enumerate([(64, 64), (128, 64), (64, 128), (192, 64)] * 3):
+            picture = (
+                Image.radial_gradient("L").resize(size).point(lambda value, shift=number: (value + 17 * shift) % 256)
+            )
+            picture.convert("RGB").save(folder / f"{number:02}.png")
+            (folder / f"{number:02}.txt").write_text(f"picture {number}")
+        self.datasets["shapes"] = 12
+        return folder
+
+    def _dataset_entry(self, name: str) -> dict[str, Any]:
+        entry = super()._dataset_entry(name) | {"crop": False} | self.kind
+        return {key: value for key, value in entry.items() if not key.startswith("crop_")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_from_ram_gives_the_same_bits_as_local(
+    tmp_path: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = FourShapes(tmp_path)
+    folder = lab.add_shapes()
+    if ranks > 1:
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+        plain_run = subprocess.run
+        monkeypatch.setattr(
+            tiny.subprocess, "run", lambda command, **more: plain_run([command[0], *launch, *command[1:]], **more)
+        )
+        monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    seen = {}
+    for name, kind in (("local", {}), ("ram", {"type": "in_memory", "in_memory": {"compression": "lz4"}})):
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        for path in folder.glob("aspect_ratio*"):
+            path.unlink()
+        lab.kind = kind
+        run = lab.run(name)
+        assert run.code == 0, run.log[-4000:]
+        (listed,) = folder.glob("aspect_ratio_bucket_indices*.json")
+        buckets = json.loads(listed.read_text())["aspect_ratio_bucket_indices"]
+        members = {shape: sorted(paths) for shape, paths in buckets.items()}
+        caches = {str(path): path.read_bytes() for path in (tmp_path / "cache").rglob("*.pt")}
+        # With two ranks the sampled latents, and so the weights, differ between two runs of `local` as well.
+        bits = (caches, run.updates(), tiny.digests(run.output)) if ranks == 1 else None
+        seen[name] = (members, set(caches), bits)
+        assert run.log.count("Staged 24 files") == (1 if kind else 0)
+    assert seen["ram"] == seen["local"]
+    assert len(seen["ram"][0]) == 4 and len(seen["ram"][1]) >= 12

@@ -1,0 +1,121 @@
+"""Unified-memory caches in the real fork: the same training to the bit, files plain upstream reads, bad latents as ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+ON = {"cache_config": {"vae_cache_type": "unified_memory", "text_cache_type": "unified_memory"}}
+STEPS = {"max_train_steps": 8, "train_batch_size": 2}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> tiny.Lab:
+    lab = tiny.Lab(tmp_path_factory.mktemp("unified"))
+    lab.add_dataset("pictures", 6)
+    return lab
+
+
+def admitted(run: tiny.Run) -> int:
+    """How many entries the run's own summary says were held."""
+    summaries = [line for line in run.log.splitlines() if "GH200 memory summary" in line]
+    assert len(summaries) == 1, run.log[-3000:]
+    counts = summaries[0].partition("'counts': {")[2].partition("}")[0]
+    return int(counts.partition("'admitted': ")[2].split(",")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_unified_training_is_the_same_to_the_bit(lab: tiny.Lab) -> None:
+    runs = {}
+    for name, extra, cold in (("off", {}, True), ("on", ON, True), ("warm-off", {}, False), ("warm-on", ON, False)):
+        if cold:
+            shutil.rmtree(lab.folder / "cache", ignore_errors=True)
+        runs[name] = lab.run(name, **STEPS, **extra)
+        assert runs[name].code == 0, runs[name].log[-3000:]
+    assert len(runs["off"].trace) == 16
+    assert runs["on"].trace == runs["off"].trace
+    # These two read the files that the run with the caches on has written.
+    assert runs["warm-on"].trace == runs["warm-off"].trace
+    assert tiny.digests(runs["warm-on"].output) == tiny.digests(runs["warm-off"].output)
+    assert admitted(runs["warm-on"]) == 12, "six latents and six captions"
+    assert "GH200 memory summary" not in runs["off"].log
+    assert "written_to" not in runs["on"].log + runs["warm-on"].log
+
+
+COLLATE = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+from simpletuner.gh200 import cache_sites
+from simpletuner.gh200.cache_options import CacheOptions
+from simpletuner.helpers.data_backend.local import LocalDataBackend
+from simpletuner.helpers.training import collate
+from simpletuner.helpers.training.state_tracker import StateTracker
+
+folder = Path(sys.argv[1])
+
+class Latents:
+    vae_cache_ondemand = False
+    def __init__(self):
+        self.cache_data_backend = LocalDataBackend(None, "d")
+        cache_sites.attach_cache_tier(self, "cache_data_backend", "vae")
+    def generate_vae_cache_filename(self, path):
+        return path, path
+    def retrieve_from_cache(self, path):
+        return self.cache_data_backend.torch_load(path)
+
+def outcome(unified, paths):
+    cache_sites.configure(CacheOptions(kinds=frozenset({"vae"}), hints=True) if unified else CacheOptions())
+    cache = Latents()
+    StateTracker.data_backends = {"d": {"vaecache": cache}}
+    StateTracker.get_accelerator = classmethod(lambda cls: SimpleNamespace(device=torch.device("cpu")))
+    StateTracker.get_args = classmethod(lambda cls: SimpleNamespace(model_family="sdxl"))
+    results = []
+    for _ in range(3):
+        try:
+            latents = collate.compute_latents(paths, "d", None)
+            stacked = collate.check_latent_shapes(latents, paths, "d", [{} for _ in paths])
+            results.append([float(stacked.double().sum()), list(stacked.shape), stacked.is_contiguous()])
+        except Exception as error:
+            results.append([type(error).__name__, str(error)])
+    return results, sorted(path.name for path in folder.glob("*.pt"))
+
+def fill(bad):
+    generator = torch.Generator().manual_seed(1)
+    for n in range(8):
+        latent = torch.randn(4, 8, 8, generator=generator).bfloat16()
+        if n == 5 and bad:
+            latent[1, 2, 3] = bad
+        torch.save(latent, folder / f"{n}.pt")
+    return [str(folder / f"{n}.pt") for n in range(8)]
+
+answer = {}
+for name, bad in (("good", None), ("nan", float("nan")), ("inf", float("inf"))):
+    answer[name] = [outcome(unified, fill(bad)) for unified in (False, True)]
+print(json.dumps(answer))
+"""
+
+
+def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_path: Path) -> None:
+    folder = tmp_path / "latents"
+    folder.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(tiny.FORK), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", COLLATE, folder], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, (plain, unified) in json.loads(done.stdout.splitlines()[-1]).items():
+        assert plain == unified, name
+        results, files = unified
+        # A latent with NaN or Inf costs its file, and the batch fails until it is encoded again.
+        assert len(files) == (8 if name == "good" else 7)
+        assert (results[0][0] == "ValueError") == (name != "good")

@@ -1,0 +1,170 @@
+"""An invented trainer around a real Accelerator: the few methods the ramp binds to, and a plain accumulation loop."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+
+from simpletuner.gh200 import ramp_apply
+
+
+class EpochSteps:
+    """Stands for the tracker that keeps the step within the epoch."""
+
+    epoch_step = 0
+
+    @classmethod
+    def set_epoch_step(cls, step: int) -> None:
+        cls.epoch_step = step
+
+
+@contextmanager
+def invented_state_tracker() -> Iterator[None]:
+    """The one upstream module the ramp imports, for as long as it is wanted."""
+    name = "simpletuner.helpers.training.state_tracker"
+    module = ModuleType(name)
+    module.StateTracker = EpochSteps
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setitem(sys.modules, name, module)
+        yield
+
+
+def optimizations(**changes: Any) -> SimpleNamespace:
+    asked = {
+        "enable_batch_size_rampup": True,
+        "initial_effective_batch_size": None,
+        "target_effective_batch_size": None,
+        "batch_rampup_steps": 40,
+        "batch_rampup_shape": "quadratic",
+        "batch_rampup_increment": None,
+        "batch_rampup_lr_scaling": "target",
+        "accept_changed_ramp": False,
+    }
+    return SimpleNamespace(**{**asked, **changes})
+
+
+class Validation:
+    """Asks the question upstream asks: is this micro-step a multiple of the accumulation steps?"""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def should_perform_intermediary_validation(
+        self, step: int, prompts: object, kind: str, *, epoch_end: bool = False
+    ) -> bool:
+        return step % self.trainer.config.gradient_accumulation_steps == 0
+
+    def _epoch_relative_step(self, steps_per_epoch: int) -> int:
+        return -1
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64))
+
+    def forward(self, row: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.weight @ row).square()
+
+
+class Trainer:
+    """One weight vector in float64, one loss per micro-batch, and the loop of any trainer that uses Accelerate."""
+
+    def __init__(self, batches_per_epoch: int = 10, **config: Any) -> None:
+        # Accelerate keeps its state per process; each trainer starts with a fresh one.
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        self.accelerator = Accelerator(cpu=True)
+        defaults = {
+            "train_batch_size": 1,
+            "gradient_accumulation_steps": 1,
+            "max_train_steps": 0,
+            "num_train_epochs": 1,
+            "lr_scale": False,
+            "lr_scale_sqrt": False,
+            "dataloader_prefetch": False,
+            "total_num_batches": batches_per_epoch,
+        }
+        self.config = SimpleNamespace(**{**defaults, **config})
+        self.batches_per_epoch = batches_per_epoch
+        self.state = {"global_step": 0, "current_epoch": 1}
+        self.validation: Validation | None = Validation(self)
+        self.split_by: list[int] = []
+        self.logged: list[dict[str, Any]] = []
+        self.greeted_with = 0
+        self.model: Any = Model()
+        self.accelerator.log = lambda values, step=None: self.logged.append(values)
+
+    def prepare(self, rate: float = 0.05) -> None:
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=rate)
+        self.model, self.optimizer = self.accelerator.prepare(self.model, optimizer)
+
+    def build(self, **changes: Any) -> Any:
+        return ramp_apply.build_ramp(self, SimpleNamespace(optimizations=optimizations(**changes)))
+
+    def weight(self) -> torch.Tensor:
+        return self.accelerator.unwrap_model(self.model).weight
+
+    def micro_batch(self, step: int, row: torch.Tensor) -> torch.Tensor | None:
+        """One pass; the gradient the optimizer gets, when it steps."""
+        ramp_apply.begin_micro_batch(self, step)
+        stepped = None
+        with self.accelerator.accumulate(self.model):
+            self.accelerator.backward(self.model(row))
+            if self.accelerator.sync_gradients:
+                stepped = self.weight().grad.clone()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        if self.accelerator.sync_gradients:
+            self.state["global_step"] += 1
+            self.accelerator.log({"train_loss": 0.0}, step=self.state["global_step"])
+        return stepped
+
+    # What the ramp binds to, with invented bodies.
+
+    def _split(self) -> None:
+        self.split_by.append(self.config.gradient_accumulation_steps)
+
+    def init_data_backend(self) -> None:
+        self._split()
+        self._recalculate_training_steps()
+
+    def _recalculate_training_steps(self) -> None:
+        self.config.total_num_batches = self.batches_per_epoch
+        per_epoch = math.ceil(self.batches_per_epoch / self.config.gradient_accumulation_steps)
+        self.config.num_update_steps_per_epoch = per_epoch
+        self.config.max_train_steps = self.config.max_train_steps or per_epoch * self.config.num_train_epochs
+        self.config.num_train_epochs = self.config.num_train_epochs or math.ceil(
+            self.config.max_train_steps / per_epoch
+        )
+
+    def _epoch_rollover(self, epoch: int) -> None:
+        self.state["current_epoch"] = epoch
+        self._split()
+
+    def _train_initial_msg(self) -> None:
+        self.greeted_with = self.config.total_batch_size
+
+    def _should_checkpoint_epoch(self, epoch: int) -> bool:
+        return True
+
+    def init_resume_checkpoint(self, scheduler: object, *, folder: Path | None = None, step: int = 0) -> object:
+        if folder is not None:
+            self.accelerator.load_state(str(folder))
+            self.state["global_step"] = step
+        return scheduler
+
+
+def rows(count: int, seed: int = 0) -> Iterable[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(5, dtype=torch.float64, generator=generator) for _ in range(count)]

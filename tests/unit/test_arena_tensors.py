@@ -1,0 +1,198 @@
+"""The arena: exact bits and strides, exact accounting, places used again only when nobody looks, order at exit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
+from fake_driver import CannotBuild, Machine, build  # noqa: E402
+
+torch = pytest.importorskip("torch")
+from simpletuner.gh200 import tensor_arena, uvm  # noqa: E402
+from simpletuner.gh200.arena_blocks import ArenaFull, Budget, holdable  # noqa: E402
+from simpletuner.gh200.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.memory_limits import Limit  # noqa: E402
+from simpletuner.gh200.tensor_arena import Arena  # noqa: E402
+
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.int8, torch.uint8, torch.int64, torch.uint16, torch.bool, torch.complex64,
+]  # fmt: skip
+SHAPES = {
+    "whole": lambda t: t,
+    "transposed": lambda t: t.transpose(0, 2),
+    "sliced": lambda t: t[:, 1:3, ::2],
+    "scalar": lambda t: t[1, 2, 3],
+    "empty": lambda t: t[:0],
+    "expanded": lambda t: t[:1].expand(4, 5, 7),
+}
+
+
+@pytest.fixture(autouse=True)
+def _hints_on() -> None:
+    uvm.set_uvm_hint_override(None)
+    uvm.use_options(CacheOptions(hints=True))
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_arena_keeps_bits_and_strides(dtype: torch.dtype, shape: str) -> None:
+    base = torch.randint(0, 256, (3, 5, 7 * dtype.itemsize), dtype=torch.uint8)
+    source = SHAPES[shape]((base & 1).bool() if dtype is torch.bool else base.view(dtype))
+    held = Arena(Budget(None), "host").hold(source).tensor
+    assert (held.shape, held.stride(), held.dtype) == (source.shape, source.stride(), dtype)
+    assert bytes_of(held) == bytes_of(source)
+    if source.numel():
+        assert held.data_ptr() % 256 == 0 and held.data_ptr() != source.data_ptr()
+
+
+def test_arena_accounts_for_every_byte() -> None:
+    budget = Budget(None)
+    arena = Arena(budget, "host", 2 << 20)
+    slots = [arena.hold(torch.zeros(n, dtype=torch.uint8)) for n in (1, 256, 257, 1000)]
+    stats = arena.stats()
+    assert (stats.payload_bytes, stats.packed_bytes, stats.tensors) == (1514, 256 + 256 + 512 + 1024, 4)
+    assert budget.used == stats.packed_bytes and stats.reserved_bytes == 2 << 20
+    for slot in slots:
+        arena.release(slot)
+    del slots, slot
+    again = arena.hold(torch.zeros(1000, dtype=torch.uint8))
+    assert arena.stats().packed_bytes == budget.used == 1024 and again.offset == 0
+
+
+def test_arena_place_is_not_used_again_while_a_view_lives() -> None:
+    arena = Arena(Budget(None), "host", 2 << 20)
+    slot = arena.hold(torch.full((64,), 7.0))
+    view = slot.tensor.detach()[3:]
+    arena.release(slot)
+    del slot
+    assert arena.hold(torch.zeros(64)).offset == 256
+    assert view.eq(7).all()
+    del view
+    assert arena.hold(torch.zeros(64)).offset == 0
+
+
+def test_arena_empty_blocks_serve_other_sizes() -> None:
+    arena = Arena(Budget(None), "host", 2 << 20)
+    for size in (300_000, 500_000, 700_000):
+        slots = [arena.hold(torch.zeros(size, dtype=torch.uint8)) for _ in range(4)]
+        for slot in slots:
+            arena.release(slot)
+        del slots, slot
+    assert arena.stats().reserved_bytes <= 4 << 20
+
+
+def test_arena_limit_is_exact_and_shared() -> None:
+    budget = Budget(1024)
+    one, other = Arena(budget, "host"), Arena(budget, "device")
+    kept = [one.hold(torch.zeros(512, dtype=torch.uint8)), other.hold(torch.zeros(512, dtype=torch.uint8))]
+    with pytest.raises(ArenaFull, match="limit of 1024 bytes"):
+        one.hold(torch.zeros(1, dtype=torch.uint8))
+    assert budget.used == 1024 and len(kept) == 2
+
+
+def test_arena_leaves_memory_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No process can make a real machine run out of memory for a test.
+    monkeypatch.setattr(tensor_arena, "memory_limits", lambda: [Limit("free memory", 1 << 20)])
+    budget = Budget(None)
+    with pytest.raises(ArenaFull, match="free memory"):
+        Arena(budget, "host").hold(torch.zeros(4))
+    assert budget.used == 0
+
+
+def test_arena_refuses_what_a_view_cannot_stand_for() -> None:
+    assert holdable(torch.ones(3))
+    others = [
+        torch.nn.Parameter(torch.ones(3)),
+        torch.ones(3, requires_grad=True),
+        torch.ones(3).to_sparse(),
+        torch.ones(3, dtype=torch.complex64).conj(),
+        torch.ones(3, device="meta"),
+    ]
+    assert not any(holdable(tensor) for tensor in others)
+
+
+def test_arena_entries_admitted_in_inference_mode_still_have_versions() -> None:
+    with torch.inference_mode():
+        slot = Arena(Budget(None), "host").hold(torch.ones(3))
+        served = slot.tensor.detach()
+    served.add_(1)
+    assert slot.written_to
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    try:
+        build()
+    except CannotBuild as reason:
+        pytest.skip(str(reason))
+    return Machine(None, tmp_path / "calls.log")
+
+
+ON_THE_DRIVER = """
+import torch
+from simpletuner.gh200 import uvm
+from simpletuner.gh200.arena_blocks import ArenaFull, Budget, CudaBytes
+from simpletuner.gh200.cache_options import CacheOptions
+from simpletuner.gh200.tensor_arena import Arena
+uvm.use_options(CacheOptions(hints=True))
+arena = Arena(Budget(None), "device", 2 << 20)
+assert arena.managed
+"""
+
+
+def test_arena_managed_blocks_are_advised_once_and_freed_newest_first(machine: Machine) -> None:
+    machine.run(
+        ON_THE_DRIVER
+        + """
+slots = [arena.hold(torch.full((1 << 18,), float(n))) for n in range(4)]
+assert [slot.tensor[-1].item() for slot in slots] == [0, 1, 2, 3]
+interface = CudaBytes(slots[3].block, slots[3].offset, slots[3].span).__cuda_array_interface__
+assert interface["data"] == (slots[3].tensor.data_ptr(), False) and interface["shape"] == (1 << 20,)
+del slots
+assert arena.close() == 0
+"""
+    )
+    assert len(machine.calls("cuMemAllocManaged")) == 2
+    assert [call["bytes"] for call in machine.calls("cuMemAdvise_v2")] == [str(2 << 20)] * 4
+    advised = [call["pointer"] for call in machine.calls("cuMemAdvise_v2")][::2]
+    assert [call["pointer"] for call in machine.calls("cuMemFree_v2")] == advised[::-1]
+
+
+def test_arena_blocks_in_use_are_left_and_readable(machine: Machine) -> None:
+    machine.run(
+        ON_THE_DRIVER
+        + """
+view = arena.hold(torch.full((1 << 18,), 5.0)).tensor.detach()
+assert arena.close() == 1
+assert view.eq(5).all()
+"""
+    )
+    assert not machine.calls("cuMemFree_v2")
+
+
+def test_arena_closes_when_the_driver_is_already_gone(machine: Machine) -> None:
+    machine.run(ON_THE_DRIVER + "arena.hold(torch.ones(4)); assert arena.close() == 0", fail="cuMemFree_v2", fail_code=4)
+
+
+def test_arena_managed_memory_refused_is_a_full_arena(machine: Machine) -> None:
+    machine.run(
+        ON_THE_DRIVER
+        + """
+kept = [arena.hold(torch.ones(1 << 18)) for _ in range(2)]
+try:
+    arena.hold(torch.ones(1 << 18))
+    raise SystemExit("expected a full arena")
+except ArenaFull as error:
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in str(error)
+assert arena.stats().tensors == 2
+""",
+        managed=3 << 20,
+    )

@@ -1,0 +1,401 @@
+"""Staging a real folder into RAM, and the arena it becomes: contents, sharing between processes, bad input."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simpletuner.gh200 import staging_segment
+from simpletuner.gh200.arena_shared import Arena, ArenaDamaged, Handle, Row, attach, create_arena, memory_file
+from simpletuner.gh200.codecs import NAMES
+from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.memory_limits import OverMemoryLimit
+from simpletuner.gh200.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.staging_list import Kinds, forget_changed, list_dataset
+from simpletuner.gh200.staging_options import StagingOptions
+
+pytestmark = pytest.mark.unit
+LONG = "\u96ea" * 80
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    (root / "sub" / "deeper").mkdir(parents=True)
+    (root / "photo.jpg").write_bytes(os.urandom(300_000))
+    (root / "photo.txt").write_text("a caption\n" * 5000)
+    (root / "empty.txt").write_bytes(b"")
+    (root / "sub" / f"{LONG}.png").write_bytes(os.urandom(70_000))
+    (root / "sub" / "deeper" / "mask.bmp").write_bytes(bytes(200_000))
+    (root / os.fsdecode(b"not-\xffunicode.txt")).write_bytes(b"x")
+    (root / "aspect_ratio_bucket_indices_x.json").write_text("{}")
+    (root / "latent.pt").write_bytes(b"pt")
+    (root / "outside.txt").symlink_to(tmp_path / "elsewhere.txt")
+    (tmp_path / "elsewhere.txt").write_text("linked")
+    (root / "loop").symlink_to(root)
+    (root / "twin.jpg").hardlink_to(root / "photo.jpg")
+    return root
+
+
+def staged_names(arena: Arena) -> set[str]:
+    return {name for name, _ in arena.names()}
+
+
+def get(arena: Arena, path: Path) -> bytes:
+    number = arena.find(str(path))
+    assert number is not None, path
+    return arena.read(number)
+
+
+@pytest.mark.parametrize("compression", [None, *NAMES])
+def test_all_files_come_back_and_nothing_a_run_rewrites_is_held(tree: Path, compression: str | None) -> None:
+    arena = stage("x", tree, StagingOptions(compression=compression, num_workers=3))
+    wanted = {
+        path for path in tree.rglob("*") if path.is_file() and "aspect_ratio" not in path.name and path.suffix != ".pt"
+    }
+    assert staged_names(arena) == {str(path) for path in wanted}
+    for path in wanted:
+        assert get(arena, path) == path.read_bytes()
+    rows = {name: arena.row(number) for name, number in arena.names()}
+    assert rows[str(tree / "photo.jpg")].compressed == 0
+    assert rows[str(tree / "photo.txt")].compressed == int(compression is not None)
+    assert arena.find(str(tree / "photo.jpg")) == arena.find(str(tree / "twin.jpg"))
+
+
+def test_a_relative_root_is_indexed_by_absolute_paths(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree.parent)
+    assert get(stage("x", "data", StagingOptions()), tree / "photo.txt") == (tree / "photo.txt").read_bytes()
+
+
+def test_many_threads_share_a_few_segments(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"{number}.bin").write_bytes(os.urandom(number * 37))
+    arena = stage("x", tmp_path, StagingOptions(num_workers=50))
+    assert len(arena.segment_sizes) == 16
+    for path in tmp_path.iterdir():
+        assert get(arena, path) == path.read_bytes()
+
+
+def test_a_view_is_the_memory_itself_and_cannot_be_written(tree: Path) -> None:
+    arena = stage("x", tree, StagingOptions(compression="zlib"))
+    number = arena.find(str(tree / "photo.jpg"))
+    assert number is not None
+    view = arena.view(number)
+    assert view == (tree / "photo.jpg").read_bytes() and view is not None and view.readonly
+    packed = arena.find(str(tree / "photo.txt"))
+    assert packed is not None and arena.view(packed) is None
+    del arena
+    assert bytes(view[:10]) == (tree / "photo.jpg").read_bytes()[:10]
+
+
+def test_sealed_memory_refuses_every_change(tree: Path) -> None:
+    arena = stage("x", tree, StagingOptions())
+    handle = arena.handle()
+    # One thread may have been quick enough to stage everything.
+    filled = max(handle.segments, key=lambda segment: os.fstat(segment).st_size)
+    writable = os.open(f"/proc/self/fd/{filled}", os.O_RDWR)
+    for attempt in (lambda: os.ftruncate(writable, 0), lambda: os.pwrite(writable, b"x", 0)):
+        with pytest.raises(PermissionError):
+            attempt()
+    os.close(writable)
+
+
+def test_one_line_at_the_end_says_what_was_done(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        stage("photos", tree, StagingOptions(compression="zlib"))
+    (record,) = caplog.records
+    for part in ("photos", "7 files", "GB", "ratio", " s.", "Page cache"):
+        assert part in record.getMessage()
+
+
+def test_the_page_cache_is_kept_for_what_is_opened_by_path() -> None:
+    kinds = Kinds()
+    assert kinds.keep_cached("a/clip.MP4") == -1
+    assert 0 < kinds.keep_cached("photo.jpg") < 1 << 20
+    assert kinds.keep_cached("caption.txt") == 0
+
+
+def in_page_cache(path: Path, offset: int) -> bool:
+    with path.open("rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pytest.skip("this file system does not tell what is cached")
+    return True
+
+
+def test_after_staging_the_second_copy_is_given_back(tmp_path: Path) -> None:
+    names = ("clip.mp4", "photo.jpg", "table.parquet")
+    for name in names:
+        with (tmp_path / name).open("wb") as file:
+            file.write(os.urandom(1 << 24))
+            os.fsync(file.fileno())
+    arena = stage("x", tmp_path, StagingOptions())
+    for thread in threading.enumerate():
+        if thread.name == PAGE_CACHE_THREAD:
+            thread.join()
+    # Far from the start, as only whole blocks of the cache are dropped; and first, as a read brings neighbours back.
+    cached = {name: (in_page_cache(tmp_path / name, 1 << 23), in_page_cache(tmp_path / name, 0)) for name in names}
+    assert cached == {"clip.mp4": (True, True), "photo.jpg": (False, True), "table.parquet": (False, False)}
+    assert arena.files == 3
+
+
+def test_a_broken_link_is_reported_by_name(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tree / "dangling.png").symlink_to(tree / "gone.png")
+    stage("x", tree, StagingOptions())
+    assert f"{tree}/dangling.png: No such file" in caplog.text
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_files_that_change_between_listing_and_staging(
+    tree: Path, caplog: pytest.LogCaptureFixture, compression: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meddle(root: Path) -> object:
+        listing = list_dataset(root)
+        (tree / "photo.txt").write_text("shorter")
+        (tree / "photo.jpg").write_bytes(os.urandom(400_000))
+        (tree / "sub/deeper/mask.bmp").unlink()
+        return listing
+
+    monkeypatch.setattr("simpletuner.gh200.staging.list_dataset", meddle)
+    arena = stage("x", tree, StagingOptions(compression=compression, num_workers=1))
+    for name in ("photo.txt", "photo.jpg", "sub/deeper/mask.bmp"):
+        assert arena.find(str(tree / name)) is None and f"{tree / name}: " in caplog.text
+    assert get(arena, tree / f"sub/{LONG}.png") == (tree / f"sub/{LONG}.png").read_bytes()
+    assert get(arena, tree / "outside.txt") == b"linked"
+
+
+def test_files_that_change_after_staging_are_forgotten_and_named(tree: Path) -> None:
+    arena = stage("x", tree, StagingOptions())
+    assert forget_changed(arena) == []
+    (tree / "photo.txt").write_text("new")
+    os.utime(tree / "photo.jpg", ns=(1, 1))
+    (tree / "empty.txt").unlink()
+    problems = forget_changed(arena)
+    assert {problem.split(": ")[0] for problem in problems} == {
+        str(tree / name) for name in ("photo.txt", "photo.jpg", "empty.txt")
+    }
+    assert arena.find(str(tree / "twin.jpg")) is None and forget_changed(arena) == []
+
+
+def test_where_sendfile_is_not_possible_the_file_is_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(staging_segment.os, "sendfile", refuse)
+    assert get(stage("x", tree, StagingOptions()), tree / "photo.jpg") == (tree / "photo.jpg").read_bytes()
+
+
+def test_a_dataset_over_the_limit_is_refused_before_the_first_byte(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simpletuner.gh200.staging.Worker", None)
+    for compression in (None, "lz4"):
+        with pytest.raises(OverMemoryLimit, match="0.000 GB may be used"):
+            stage("x", tree, StagingOptions(compression=compression, memory_limit_gb=0.0001))
+
+
+def test_compression_lets_a_dataset_fit(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.txt").write_text("the same words " * 20_000)
+    with pytest.raises(OverMemoryLimit):
+        stage("x", tmp_path, StagingOptions(memory_limit_gb=0.005))
+    arena = stage("x", tmp_path, StagingOptions(memory_limit_gb=0.005, compression="zlib"))
+    assert arena.files == 30 and sum(arena.segment_sizes) < 5e6
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_partial_stages_what_fits_and_says_so(
+    tree: Path, caplog: pytest.LogCaptureFixture, compression: str | None
+) -> None:
+    options = StagingOptions(memory_limit_gb=0.0002, on_limit="partial", compression=compression)
+    arena = stage("x", tree, options)
+    assert 0 < arena.files < 7 and sum(arena.segment_sizes) <= 200_000
+    assert arena.find(str(tree / "photo.jpg")) is None
+    assert "did not fit" in caplog.text
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_a_sparse_file_larger_than_ram(tree: Path, compression: str | None) -> None:
+    with (tree / "huge.mp4").open("wb") as file:
+        file.truncate(1 << 43)
+    with pytest.raises(OverMemoryLimit, match="free memory"):
+        stage("x", tree, StagingOptions(compression=compression))
+    arena = stage("x", tree, StagingOptions(compression=compression, on_limit="partial"))
+    assert arena.files == 7 and arena.find(str(tree / "huge.mp4")) is None
+
+
+def test_missing_empty_and_forbidden_folders(tmp_path: Path) -> None:
+    (tmp_path / "only-caches").mkdir()
+    (tmp_path / "only-caches/a.pt").write_bytes(b"x")
+    (tmp_path / "file").write_bytes(b"x")
+    for name, why in (("nowhere", "No such file"), ("only-caches", "nothing to stage"), ("file", "Not a directory")):
+        with pytest.raises(GH200Error, match=why):
+            stage("x", tmp_path / name, StagingOptions())
+
+
+def unprivileged(action: Callable[[], object]) -> str:
+    """What the action raises in a child that may not read everything."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(65534, 65534, 65534)
+                os.setresuid(65534, 65534, 65534)
+            action()
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with open(reading) as answer:
+        return answer.read()
+
+
+def test_a_folder_without_permission(tree: Path) -> None:
+    tree.chmod(0)
+    said = unprivileged(lambda: stage("x", tree, StagingOptions()))
+    tree.chmod(0o700)
+    assert said.startswith("GH200Error") and "Permission denied" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_another_user_cannot_attach(tree: Path) -> None:
+    arena = stage("x", tree, StagingOptions())
+    handle = arena.handle()
+    assert unprivileged(lambda: attach(handle)).startswith("PermissionError")
+
+
+def test_offsets_above_four_gigabytes() -> None:
+    far = (5 << 30) + 7
+    segment = memory_file("data")
+    os.pwrite(segment, b"far away", far)
+    row = Row(0, 0, far, 8, 8, 0, 1, 1)
+    arena = create_arena("/data", None, [row], [("/data/a", 0)], [segment])
+    again = attach(arena.handle())
+    assert again.read(0) == b"far away" and again.row(0) == row
+
+
+def test_an_arena_that_is_not_what_was_announced(tree: Path) -> None:
+    arena = stage("x", tree, StagingOptions())
+    good = arena.handle()
+    for changed in ({"size": good.size + 4096}, {"digest": "0" * 32}, {"segments": good.segments[:-1]}):
+        with pytest.raises(ArenaDamaged):
+            attach(Handle.from_dict(good.as_dict() | changed))
+    with pytest.raises(OSError):
+        attach(Handle.from_dict(good.as_dict() | {"index": 0}))
+
+
+CHILD = """
+import json, sys
+from simpletuner.gh200.arena_shared import Handle, attach
+arena = attach(Handle.from_dict(json.loads(sys.argv[1])))
+print(sum(len(arena.read(number)) for _, number in arena.names()), flush=True)
+for line in sys.stdin:
+    word, path = line.split(maxsplit=1)
+    number = arena.find(path.strip())
+    if word == "forget":
+        arena.forget(number)
+    print(number is not None, flush=True)
+"""
+
+
+def start(code: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ask(child: subprocess.Popen[str], line: str = "") -> str:
+    assert child.stdin and child.stdout
+    if line:
+        child.stdin.write(line + "\n")
+        child.stdin.flush()
+    return child.stdout.readline().strip()
+
+
+def test_another_process_reads_the_same_memory_and_forgets_for_all(tree: Path) -> None:
+    arena = stage("x", tree, StagingOptions(compression="zlib"))
+    total = sum(len(arena.read(number)) for _, number in arena.names())
+    first, second = (start(CHILD, json.dumps(arena.handle().as_dict())) for _ in range(2))
+    try:
+        assert ask(first) == ask(second) == str(total)
+        assert ask(first, f"forget {tree}/photo.txt") == "True"
+        assert ask(second, f"find {tree}/photo.txt") == "False"
+        assert arena.find(str(tree / "photo.txt")) is None
+        assert ask(second, f"find {tree}/photo.jpg") == "True"
+    finally:
+        first.kill(), second.kill()
+        first.wait(), second.wait()
+
+
+STAGER = """
+import json, sys, time
+from simpletuner.gh200.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.staging_options import StagingOptions
+arena = stage("x", sys.argv[1], StagingOptions())
+print(json.dumps(arena.handle().as_dict()), flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_memory_outlives_its_stager_and_goes_with_the_last_user(tree: Path) -> None:
+    stager = start(STAGER, str(tree))
+    handle = Handle.from_dict(json.loads(ask(stager)))
+    arena = attach(handle)
+    os.kill(stager.pid, signal.SIGKILL)
+    stager.wait()
+    assert get(arena, tree / "photo.jpg") == (tree / "photo.jpg").read_bytes()
+    child = start(CHILD, json.dumps(arena.handle().as_dict()))
+    assert int(ask(child)) > 0
+    child.kill(), child.wait()
+    with pytest.raises(OSError):
+        attach(handle)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    segments = len(arena.segment_sizes)
+    del arena
+    assert len(os.listdir("/proc/self/fd")) == descriptors - segments - 2
+
+
+def test_threads_read_while_others_forget(tree: Path) -> None:
+    names = [tree / f"{number}.txt" for number in range(200)]
+    for path in names:
+        path.write_bytes(zlib.compress(os.urandom(100)) * 50)
+    arena = stage("x", tree, StagingOptions(compression="zstd"))
+    wanted = {str(path): path.read_bytes() for path in names}
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        chosen = random.Random(seed)
+        for _ in range(500):
+            name = chosen.choice(list(wanted))
+            number = arena.find(name)
+            if number is not None and arena.read(number) != wanted[name]:
+                wrong.append(name)
+            if number is not None and chosen.random() < 0.02:
+                arena.forget(number)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,159 @@
+"""Codecs judge by content and name the missing package; limits are read from the system's own files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from simpletuner.gh200.codecs import NAMES, CodecUnavailable, load_codec
+from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.memory_limits import GB, Limit, memory_limits, over_limit
+from simpletuner.gh200.numa_nodes import cpu_node, nodes_without_cpus
+from simpletuner.gh200.staging_options import StagingOptions
+
+pytestmark = pytest.mark.unit
+TEXT = b"a caption that says the same thing again and again. " * 2000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_codec_gives_back_what_it_was_given(name: str) -> None:
+    codec = load_codec(name)
+    assert codec is not None
+    for data in (TEXT, os.urandom(100_000), b"x"):
+        packed = codec.compress(data)
+        back = codec.decompress(memoryview(packed), len(data))
+        assert back == data and type(back) is bytes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_compressed_already_is_recognised_by_its_content(name: str) -> None:
+    codec = load_codec(name)
+    assert codec is not None
+    assert codec.pays_off(TEXT)
+    assert not codec.pays_off(zlib.compress(os.urandom(50_000)))
+    assert not codec.pays_off(b"")
+
+
+def test_no_codec_is_no_codec_and_an_unknown_one_lists_the_others() -> None:
+    assert load_codec(None) is None
+    with pytest.raises(CodecUnavailable, match="lz4, zlib, snappy, zstd"):
+        load_codec("brotli")
+
+
+@pytest.mark.parametrize(("name", "module", "package"), [("lz4", "lz4", "lz4"), ("snappy", "snappy", "python-snappy")])
+def test_a_codec_that_is_not_installed_names_its_package(name: str, module: str, package: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom simpletuner.gh200.codecs import *; load_codec({name!r})"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and f"pip install {package}" in done.stderr
+
+
+def system(folder: Path, cgroup: str, files: dict[str, str], available_kb: int = 90_000_000) -> dict[str, Path]:
+    proc, groups = folder / "proc", folder / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(f"MemTotal: 100000000 kB\nMemFree: 1 kB\nMemAvailable: {available_kb} kB\n")
+    (proc / "self/cgroup").write_text(cgroup)
+    for name, text in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(text)
+    return {"proc": proc, "cgroup": groups}
+
+
+def test_free_memory_leaves_headroom(tmp_path: Path) -> None:
+    (limit,) = memory_limits(**system(tmp_path, "", {}))
+    assert limit.bytes == 90_000_000 * 1024 - 8 * GB and "MemAvailable" in limit.name
+
+
+def test_the_tightest_group_above_counts_and_file_cache_does_not(tmp_path: Path) -> None:
+    files = {
+        "memory.max": "max",
+        "job/memory.max": str(20 * GB),
+        "job/memory.current": str(8 * GB),
+        "job/memory.stat": f"anon 1\ninactive_file {3 * GB}\n",
+        "job/step/memory.max": str(40 * GB),
+        "job/step/memory.current": "0",
+    }
+    tightest = memory_limits(50, **system(tmp_path, "0::/job/step\n", files))[0]
+    assert "/job " in tightest.name
+    assert tightest.bytes == 15 * GB - 15 * GB // 10
+
+
+def test_version_one_and_a_path_that_only_the_host_knows(tmp_path: Path) -> None:
+    files = {"memory/memory.limit_in_bytes": str(6 * GB), "memory/memory.usage_in_bytes": str(GB)}
+    tightest = memory_limits(**system(tmp_path, "4:cpu,memory:/docker/abc\n", files))[0]
+    assert tightest.bytes == 5 * GB - GB // 2
+
+
+def test_version_one_without_a_limit(tmp_path: Path) -> None:
+    files = {"memory/memory.limit_in_bytes": "9223372036854771712", "memory/memory.usage_in_bytes": "1"}
+    assert len(memory_limits(**system(tmp_path, "4:memory:/\n", files))) == 1
+
+
+def test_the_operators_own_limit_is_taken_at_its_word(tmp_path: Path) -> None:
+    assert memory_limits(0.5, **system(tmp_path, "", {}))[0].bytes == GB // 2
+
+
+def test_the_refusal_shows_need_limit_and_help() -> None:
+    text = str(over_limit("photos", 3 * GB, Limit("in_memory.memory_limit_gb", GB), estimated=False, compressed=False))
+    for part in ("photos", "3.000 GB", "1.000 GB", "memory_limit_gb", '"partial"', "compression"):
+        assert part in text
+
+
+def test_options_from_a_block_from_an_object_and_from_nothing() -> None:
+    class Checked:
+        compression, num_workers, memory_limit_gb, on_limit, release_after_cache = "zstd", None, 3.0, "partial", True
+
+    assert StagingOptions.of(None) == StagingOptions()
+    assert StagingOptions.of({"compression": "lz4", "num_workers": 3}).workers == 3
+    assert StagingOptions.of(Checked()) == StagingOptions("zstd", None, 3.0, "partial", True)
+    assert 1 <= StagingOptions().workers <= 72
+
+
+def test_every_wrong_option_is_named_at_once() -> None:
+    block = {
+        "compresion": "lz4",
+        "num_workers": 0,
+        "memory_limit_gb": -1,
+        "on_limit": "stop",
+        "release_after_cache": "no",
+    }
+    with pytest.raises(GH200Error) as caught:
+        StagingOptions.of(block)
+    for key in block:
+        assert key in str(caught.value)
+
+
+def node_tree(folder: Path, cpus: dict[int, str], memory: str) -> Path:
+    (folder / "has_cpu").write_text(",".join(str(node) for node in cpus))
+    (folder / "has_memory").write_text(memory)
+    for node, listed in cpus.items():
+        (folder / f"node{node}").mkdir()
+        (folder / f"node{node}/cpulist").write_text(listed)
+    return folder
+
+
+def test_gpu_memory_is_the_nodes_without_cpus(tmp_path: Path) -> None:
+    tree = node_tree(tmp_path, {0: "0-71", 1: "72-143"}, "0-2,10")
+    assert nodes_without_cpus(tree) == {2, 10}
+
+
+def test_a_process_belongs_to_a_node_only_if_all_its_cpus_do(tmp_path: Path) -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
+    assert cpu_node(node_tree(tmp_path / "one", {0: "500-600", 1: f"{mine[0]}-{mine[-1]}"}, "0-1")) == 1
+    if len(mine) > 1:
+        assert cpu_node(node_tree(tmp_path / "two", {0: str(mine[0]), 1: f"{mine[1]}-{mine[-1]}"}, "0-1")) is None
+
+
+def test_the_kernel_takes_the_policy_or_says_why_not() -> None:
+    code = "from simpletuner.gh200.numa_nodes import bind_thread; print(bind_thread({0}), bind_thread({63}), sep='|')"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    first, second = done.stdout.strip().split("|")
+    assert first == "" or "not permitted" in first
+    assert second.startswith("set_mempolicy: ")

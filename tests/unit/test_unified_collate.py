@@ -1,0 +1,203 @@
+"""What collate gets: known-finite latents, placement, prefetch one batch ahead; and where the files of a run go."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
+from fake_driver import CannotBuild, Machine, build  # noqa: E402
+
+torch = pytest.importorskip("torch")
+from unified_lab import Cache, FolderBackend, unified  # noqa: E402
+
+from simpletuner.gh200 import cache_dirs, cache_sites, uvm  # noqa: E402
+from simpletuner.gh200.cache_options import CacheOptions  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _one_run() -> Iterator[None]:
+    uvm.set_uvm_hint_override(None)
+    cache_sites.configure(unified())
+    yield
+    cache_sites.configure(CacheOptions())
+
+
+def held(folder: Path, value: Any, name: str = "latent.pt") -> Any:
+    torch.save(value, folder / name)
+    return Cache(FolderBackend()).cache_data_backend.torch_load(str(folder / name))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_unified_known_finite_only_for_finite_entries(tmp_path: Path, bad: float) -> None:
+    good = held(tmp_path, torch.randn(4, 8, 8).bfloat16())
+    assert cache_sites.known_finite(good) and cache_sites.known_finite(good.to("cpu"))
+    wrong = held(tmp_path, {"latents": torch.tensor([1.0, bad, 2.0])}, "bad.pt")
+    assert not cache_sites.known_finite(wrong["latents"])
+
+
+def test_unified_known_finite_forgets_a_latent_that_was_written_to(tmp_path: Path) -> None:
+    latent = held(tmp_path, torch.randn(8))
+    assert cache_sites.known_finite(latent)
+    latent[3] = math.nan
+    assert not cache_sites.known_finite(latent)
+    assert not cache_sites.known_finite(torch.randn(8)) and not cache_sites.known_finite(latent.clone())
+
+
+def test_unified_known_finite_leaves_dtypes_without_the_check_to_upstream(tmp_path: Path) -> None:
+    assert not cache_sites.known_finite(held(tmp_path, torch.ones(4).to(torch.float8_e4m3fn)))
+
+
+def test_unified_placed_latent_without_an_accelerator_is_the_view_itself(tmp_path: Path) -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("this machine has an accelerator")
+    latent = held(tmp_path, torch.randn(8))
+    assert cache_sites.placed_latent(latent) is latent
+    entry = held(tmp_path, {"latents": torch.randn(8), "n": 3}, "dict.pt")
+    placed = cache_sites.placed_latent(entry)
+    assert placed is not entry and placed["latents"] is entry["latents"] and placed["n"] == 3
+    assert cache_sites.placed_latent(torch.randn(8)) is None and cache_sites.placed_latent(None) is None
+
+
+def test_unified_upstream_prefetch_is_recognised() -> None:
+    args = type("Args", (), {"dataloader_prefetch_device_threshold_mb": 0.5})
+    assert cache_sites.upstream_prefetches(args) and not cache_sites.upstream_prefetches(object())
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    try:
+        build()
+    except CannotBuild as reason:
+        pytest.skip(str(reason))
+    return Machine(None, tmp_path / "calls.log")
+
+
+ON_THE_DRIVER = f"""
+import sys, torch
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from unified_lab import Cache, FolderBackend, unified
+from simpletuner.gh200 import cache_sites, uvm
+def load(backend, n, size=40_000):
+    torch.save(torch.full((size,), float(n)), f"{{n}}.pt")
+    return backend.torch_load(f"{{n}}.pt")
+"""
+
+
+def test_unified_prefetch_is_on_a_side_stream_and_one_batch_ahead(machine: Machine) -> None:
+    said = machine.run(
+        ON_THE_DRIVER
+        + """
+cache_sites.configure(unified())
+backend = Cache(FolderBackend()).cache_data_backend
+for batch in range(3):
+    latents = [load(backend, 10 * batch + n) for n in range(2)]
+    for latent in latents:
+        cache_sites._prefetch(cache_sites._Run.store.slot_of(latent))
+    assert all(cache_sites.known_finite(latent) for latent in latents)
+print(uvm.hint_report()["hints"]["cache_prefetch"])
+"""
+    )
+    assert said.strip() == "{'applied': 6}"
+    assert {call["stream"] for call in machine.calls("cuMemPrefetchAsync_v2")} == {"16"}
+
+
+def test_unified_prefetch_steps_back_while_a_batch_is_still_moving(machine: Machine) -> None:
+    machine.run(
+        ON_THE_DRIVER
+        + """
+cache_sites.configure(unified())
+backend = Cache(FolderBackend()).cache_data_backend
+for n in range(3):
+    cache_sites._prefetch(cache_sites._Run.store.slot_of(load(backend, n)))
+    cache_sites.known_finite(load(backend, n))
+assert uvm.hint_report()["hints"]["cache_prefetch"] == {"stepped_back": 3}
+cache_sites.configure(unified(access_pattern="cpu_first"))
+backend = Cache(FolderBackend()).cache_data_backend
+cache_sites._prefetch(cache_sites._Run.store.slot_of(load(backend, 9)))
+assert "cache_prefetch" not in uvm.hint_report()["hints"]
+""",
+        events_never_ready=1,
+    )
+
+
+def test_unified_managed_caches_obey_the_ratio_and_end_in_order(machine: Machine) -> None:
+    machine.run(
+        ON_THE_DRIVER
+        + """
+cache_sites.configure(unified(oversubscription_ratio=2.0))
+vae, text = (Cache(FolderBackend(kind), kind).cache_data_backend for kind in ("vae", "text"))
+for n in range(8):
+    assert load(vae, n, 1 << 16).eq(n).all() and load(text, 100 + n, 1 << 16).eq(100 + n).all()
+report = cache_sites.memory_report()["caches"]
+assert report["managed"] and report["limit_bytes"] == report["packed_bytes"] == 2 << 20, report
+assert report["counts"] == {"admitted": 8, "refused_full": 8}
+cache_sites.finish()
+cache_sites.finish()
+""",
+        hbm=1 << 20,
+    )
+    assert len(machine.calls("cuMemFree_v2")) == len(machine.calls("cuMemAllocManaged")) == 2
+    # latents go to the GPU, text embeddings are put together on the CPU
+    assert [call["type"] for call in machine.calls("cuMemAdvise_v2") if call["advice"] == "3"] == ["1", "2"]
+
+
+ENTRIES = [
+    {"id": "photos", "type": "local"},
+    {"id": "own", "type": "local", "cache_dir_vae": "kept/here"},
+    {"id": "words", "type": "local", "dataset_type": "text_embeds"},
+    {"id": "far", "type": "aws"},
+    {"id": "embeds", "dataset_type": "image_embeds"},
+]
+
+
+def test_unified_cache_dir_is_the_parent_where_none_is_set(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    cache_sites.configure(unified(cache_dir="cache/gh200"))
+    given = cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl")
+    assert [(entry.get("cache_dir_vae"), entry.get("cache_dir")) for entry in given] == [
+        ("cache/gh200/vae/sdxl/photos", None),
+        ("kept/here", None),
+        (None, "cache/gh200/text/sdxl/words"),
+        (None, None),
+        (None, None),
+    ]
+    assert "own keeps its own cache folder" in caplog.text and "far keeps" in caplog.text
+    assert "cache_dir_vae" not in ENTRIES[0]
+    elsewhere = cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl", kinds_set_elsewhere=frozenset({"text"}))
+    assert "cache_dir" not in elsewhere[2]
+    cache_sites.configure(CacheOptions(cache_dir="cache/gh200"))
+    assert cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl") is ENTRIES
+
+
+def test_unified_run_private_folder_is_said_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    cache_sites.configure(unified(cache_dir=str(tmp_path), persistent=False))
+    photos = cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl")[0]
+    folder = Path(photos["cache_dir_vae"])
+    folder.mkdir(parents=True)
+    torch.save(torch.ones(2), folder / "x.pt")
+    (private,) = tmp_path.iterdir()
+    assert folder.is_relative_to(private) and str(private) in caplog.text and "its files stay" in caplog.text
+    cache_sites.finish()
+    assert not list(tmp_path.iterdir())
+
+
+def test_unified_run_private_folder_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from simpletuner.gh200 import cache_dirs;"
+        "cache_dirs.private_folder(sys.argv[1]); os.kill(os.getpid(), 9)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", code, tmp_path], env=os.environ | {"PYTHONPATH": str(root)}, check=False)
+    (left,) = tmp_path.iterdir()
+    cache_sites.configure(unified(cache_dir=str(tmp_path), persistent=False))
+    mine = cache_dirs.private_folder(str(tmp_path))
+    assert not left.exists() and mine.exists()

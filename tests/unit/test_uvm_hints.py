@@ -1,0 +1,219 @@
+"""Public hints: what each does to a pointer, what it answers, and that a broken driver never reaches the loop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
+from fake_driver import CannotBuild, Machine, build  # noqa: E402
+
+torch = pytest.importorskip("torch")
+from simpletuner.gh200 import uvm  # noqa: E402
+from simpletuner.gh200.cache_options import CacheOptions  # noqa: E402
+
+PREAMBLE = """
+import torch
+from simpletuner.gh200 import uvm
+from simpletuner.gh200.cache_options import CacheOptions
+from simpletuner.gh200.arena_blocks import Budget
+from simpletuner.gh200.driver import *
+from simpletuner.gh200.tensor_arena import Arena
+def start(**options):
+    uvm.use_options(CacheOptions(hints=True, **options))
+    return Arena(Budget(None), "device", 8 << 20)
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    try:
+        build()
+    except CannotBuild as reason:
+        pytest.skip(str(reason))
+    return Machine(None, tmp_path / "calls.log")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state() -> None:
+    uvm.set_uvm_hint_override(None)
+    uvm.use_options(CacheOptions())
+
+
+def test_uvm_advice_stays_inside_and_prefetch_covers(machine: Machine) -> None:
+    machine.run(
+        PREAMBLE
+        + """
+arena = start()
+arena.hold(torch.zeros(100))
+held = arena.hold(torch.randn(100_000)).tensor
+pointer, size = held.data_ptr(), held.nbytes
+assert uvm.prefer_gpu_residency(held) == "applied" and uvm.prefer_cpu_residency(held) == "applied"
+assert uvm.prefetch_to_device(held) == "applied"
+assert uvm.prefer_gpu_residency(arena.hold(torch.zeros(10)).tensor) == "smaller_than_a_page"
+print(pointer, size)
+"""
+    )
+    whole = machine.calls("cuMemAdvise_v2")[-1]
+    moved = machine.calls("cuMemPrefetchAsync_v2")[0]
+    start, size = int(moved["pointer"], 16), int(moved["bytes"])
+    inner, inner_size = int(whole["pointer"], 16), int(whole["bytes"])
+    assert start < inner and inner + inner_size < start + size
+    assert not any(value % 65536 for value in (start, size, inner, inner_size))
+
+
+def test_uvm_counts_what_it_cannot_do(machine: Machine) -> None:
+    said = machine.run(
+        PREAMBLE
+        + """
+start()
+plain = torch.randn(100_000)
+assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "not_managed"
+assert uvm.prefetch_to_device(torch.empty(0)) == "not_managed"
+uvm.set_uvm_hint_override(False)
+assert uvm.prefetch_to_device(plain) == "off"
+print(uvm.hint_report()["hints"])
+"""
+    )
+    assert said.strip() == "{'prefer_gpu': {'not_managed': 1}, 'prefetch': {'not_managed': 2, 'off': 1}}"
+
+
+def test_uvm_system_memory_where_the_gpu_uses_the_host_page_tables(machine: Machine) -> None:
+    machine.run(
+        PREAMBLE
+        + """
+start()
+plain = torch.randn(100_000)
+assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "applied"
+""",
+        ats=1,
+    )
+    assert {call["result"] for call in machine.calls("cuMemAdvise_v2") + machine.calls("cuMemPrefetchAsync_v2")} == {"0"}
+
+
+def test_uvm_no_concurrent_access_means_plain_ram_and_no_hints(machine: Machine) -> None:
+    machine.run(
+        PREAMBLE
+        + """
+arena = start()
+assert not arena.managed
+assert uvm.prefetch_to_device(arena.hold(torch.ones(9)).tensor) == "unsupported"
+""",
+        concurrent=0,
+    )
+    assert not machine.calls("cuMemAllocManaged")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "advice", "prefetches"),
+    [
+        ("gpu_first", [("3", "1"), ("5", "2"), ("3", "1")], 1),
+        ("cpu_first", [("3", "2"), ("5", "1"), ("3", "2")], 0),
+        ("balanced", [("1", "1")], 1),
+    ],
+)
+def test_uvm_policies_in_block_advice_and_batch_hints(
+    machine: Machine, pattern: str, advice: list[tuple[str, str]], prefetches: int
+) -> None:
+    machine.run(
+        PREAMBLE
+        + f"""
+arena = start(access_pattern={pattern!r})
+batch = {{"conditioning": [{{"audio_latents": (arena.hold(torch.randn(100_000)).tensor,)}}], "prompts": ["a"], "mask": None}}
+assert uvm.optimize_batch_for_gh200(batch) is batch
+"""
+    )
+    assert [(call["advice"], call["type"]) for call in machine.calls("cuMemAdvise_v2")] == advice
+    assert len(machine.calls("cuMemPrefetchAsync_v2")) == prefetches
+
+
+def test_uvm_prefetch_refused_is_counted_and_named(machine: Machine) -> None:
+    machine.run(
+        PREAMBLE
+        + """
+held = start().hold(torch.randn(100_000)).tensor
+assert [uvm.prefetch_to_device(held) for _ in range(3)] == ["applied", "failed", "failed"]
+report = uvm.hint_report()
+assert report["errors"] == {"CUDA_ERROR_NOT_PERMITTED": 2} and report["device_gone"] is None
+""",
+        fail="cuMemPrefetchAsync_v2", fail_code=800, fail_after=1,
+    )  # fmt: skip
+
+
+def test_uvm_vanished_gpu_stops_the_hints_not_the_run(machine: Machine) -> None:
+    machine.run(
+        PREAMBLE
+        + """
+held = start().hold(torch.randn(100_000)).tensor
+assert uvm.prefetch_to_device(held) == "failed"
+assert uvm.prefetch_to_device(held) == uvm.prefer_cpu_residency(held) == "no_driver"
+assert uvm.hint_report()["device_gone"] == "CUDA_ERROR_DEVICE_UNAVAILABLE"
+assert held.sum().isfinite()
+""",
+        fail="cuMemPrefetchAsync_v2", fail_code=46,
+    )  # fmt: skip
+    assert len(machine.calls("cuMemPrefetchAsync_v2")) == 1
+
+
+@pytest.mark.parametrize("batch", [False, None, {}, []])
+def test_uvm_empty_batches_pass(batch: object) -> None:
+    uvm.use_options(CacheOptions(hints=True))
+    assert uvm.optimize_batch_for_gh200(batch) is batch
+    assert uvm.hint_report()["steps"] == 0
+
+
+def test_uvm_walk_finds_every_tensor_once() -> None:
+    shared = torch.ones(2)
+    batch: dict[str, object] = {
+        "latents": shared,
+        "encoder_hidden_states": torch.ones(1),
+        "added_cond_kwargs": {"text_embeds": torch.ones(3), "time_ids": [shared, None, "x"]},
+        "conditioning_latents": [(torch.ones(4),), {"waveform": torch.ones(5)}],
+        "prompts": ["a", "b"],
+    }
+    batch["itself"] = batch
+    assert sorted(tensor.numel() for tensor in uvm.batch_tensors(batch)) == [1, 2, 3, 4, 5]
+
+
+def test_uvm_override_wins_over_the_options_both_ways() -> None:
+    assert not uvm.gh200_uvm_enabled()
+    uvm.set_uvm_hint_override(True)
+    assert uvm.gh200_uvm_enabled()
+    uvm.use_options(CacheOptions(hints=True))
+    uvm.set_uvm_hint_override(False)
+    assert not uvm.gh200_uvm_enabled()
+    uvm.set_uvm_hint_override(None)
+    assert uvm.gh200_uvm_enabled()
+
+
+def test_uvm_publishes_every_so_many_steps() -> None:
+    reports: list[dict[str, object]] = []
+    uvm.use_options(CacheOptions(hints=True, log_interval=2), reports.append)
+    for _ in range(5):
+        uvm.optimize_batch_for_gh200({"latents": torch.ones(3)})
+    assert [report["steps"] for report in reports] == [2, 4]
+
+
+def test_uvm_environment_decides_before_a_run_is_configured(machine: Machine) -> None:
+    ask = """
+import os
+os.environ.update({env!r})
+from simpletuner.gh200 import uvm
+print(uvm.gh200_uvm_enabled(), uvm.options().access_pattern)
+"""
+    switched = {"SIMPLETUNER_GH200_ENABLE_UVM_HINTS": "1", "GH200_UVM_ACCESS_PATTERN": "balanced"}
+    assert machine.run(ask.format(env=switched)).split() == ["True", "balanced"]
+    assert machine.run(ask.format(env={})).split() == ["False", "gpu_first"]
+
+
+def test_uvm_options_follow_the_settings() -> None:
+    from simpletuner.gh200.settings_sources import read_settings
+
+    blocks = {"cache_config": {"vae_cache_type": "unified_memory", "memory_limit_gb": 1.5, "persistent_cache": False}}
+    made = CacheOptions.from_settings(read_settings(blocks, {}), upstream_prefetches=True)
+    assert made.kinds == {"vae", "image_embed", "distillation"} and made.hints and not made.prefetch
+    assert made.memory_limit == 1_500_000_000 and not made.persistent
+    off = CacheOptions.from_settings(read_settings(blocks | {"gh200_optimizations": {"enable_uvm_hints": False}}, {}))
+    assert not off.kinds and not off.hints

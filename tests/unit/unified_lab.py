@@ -1,0 +1,63 @@
+"""An invented data backend and cache for the tier's tests: real files, and a count of what is read from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from simpletuner.gh200 import cache_sites
+from simpletuner.gh200.cache_options import CacheOptions
+
+
+class FolderBackend:
+    """Keeps .pt files in a folder; `loads` counts reads, `while_reading` runs between reading and returning."""
+
+    def __init__(self, name: str = "files", kind: str = "local") -> None:
+        self.id, self.type = name, kind
+        self.loads: Counter[str] = Counter()
+        self.while_reading: Callable[[], None] = lambda: None
+
+    def torch_load(self, filename: str) -> Any:
+        if not Path(filename).exists():
+            raise FileNotFoundError(f"{filename} not found.")
+        self.loads[filename] += 1
+        value = torch.load(filename, map_location="cpu")
+        self.while_reading()
+        return value
+
+    def torch_save(self, data: Any, location: str) -> None:
+        partial = Path(f"{location}.new")
+        torch.save(data, partial)
+        partial.replace(location)
+
+    def write(self, filepath: str, data: Any) -> None:
+        self.torch_save(data, filepath)
+
+    def write_batch(self, filepaths: list[str], data_list: list[Any]) -> None:
+        for filepath, data in zip(filepaths, data_list, strict=True):
+            self.torch_save(data, filepath)
+
+    def delete(self, filepath: str) -> None:
+        Path(filepath).unlink()
+
+    def exists(self, filepath: str) -> bool:
+        return Path(filepath).exists()
+
+    def list_files(self, file_extensions: list[str], instance_data_dir: str) -> list[tuple[str, list[str], list[str]]]:
+        return [(instance_data_dir, [], [str(path) for path in Path(instance_data_dir).rglob("*.pt")])]
+
+
+class Cache:
+    """Something with a data backend in an attribute, as upstream's caches have."""
+
+    def __init__(self, backend: Any, kind: str = "vae") -> None:
+        self.cache_data_backend = backend
+        cache_sites.attach_cache_tier(self, "cache_data_backend", kind)  # type: ignore[arg-type]
+
+
+def unified(**options: Any) -> CacheOptions:
+    return CacheOptions(kinds=frozenset({"vae", "text", "image_embed", "distillation"}), hints=True, **options)
