@@ -1,8 +1,9 @@
-"""Start-up check: the `simpletuner` that was imported is the one beside the script that runs."""
+"""Start-up: the `simpletuner` that was imported is the one that runs, and loads no more than is installed."""
 
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -22,3 +23,8 @@ def check_beside(script: str) -> None:
         file=sys.stderr,
     )
     raise SystemExit(2)
+
+
+def without_torch(switch: str) -> str:
+    """Upstream's switch for light imports; set where the heavy ones could only fail."""
+    return switch or ("" if find_spec("torch") else "1")

@@ -15,6 +15,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 FORK = Path(os.environ.get("GH200_FORK_TREE", REPO / "build" / "fork"))
+QUICKSTART = REPO / "scripts" / "quickstart"
 PRISTINE = Path(os.environ.get("GH200_PRISTINE_TREE", REPO / "build" / "pristine"))
 _MODEL_MAKER = (
     "import sys; from pathlib import Path; sys.path.insert(0, {here!r}); import tiny_model; "
@@ -53,12 +54,28 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.datasets: dict[str, int] = {}
+        self.entry_changes: dict[str, Any] = {}
         folder.mkdir(parents=True, exist_ok=True)
         make_model(folder / "model")
 
     def add_dataset(self, name: str, images: int) -> None:
         make_images(self.folder / "data" / name, images, first_colour=37 * len(self.datasets))
         self.datasets[name] = images
+
+    def add_shapes(self, name: str = "shapes", per_aspect: int = 3) -> Path:
+        """The quick start's pictures, uncropped: four aspect ratios, so four buckets."""
+        sys.path.insert(0, str(QUICKSTART))
+        from tiny_dataset import ASPECTS, make_dataset
+
+        self.datasets[name] = per_aspect * len(ASPECTS)
+        self.entry_changes["crop"] = False
+        return make_dataset(self.folder / "data" / name, per_aspect)
+
+    def forget_caches(self) -> None:
+        """As if nothing had run here yet: upstream compares only cold with cold."""
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+        for path in (self.folder / "data").glob("*/aspect_ratio*"):
+            path.unlink()
 
     def config(self, **changes: Any) -> Path:
         """Write the training config and the dataset file; `changes` are config keys."""
@@ -69,9 +86,16 @@ class Lab:
         return path
 
     def run(
-        self, name: str, *, tree: Path = FORK, resume: str = "", drive: Mapping[str, Any] | None = None, **changes: Any
+        self,
+        name: str,
+        *,
+        tree: Path = FORK,
+        resume: str = "",
+        ranks: int = 1,
+        drive: Mapping[str, Any] | None = None,
+        **changes: Any,
     ) -> Run:
-        """Train in a process of its own and keep its output folder as `runs/NAME`; `resume` continues another run's."""
+        """Train in processes of its own and keep its output folder as `runs/NAME`; `resume` continues another run's."""
         output, kept = self.folder / "output", self.folder / "runs" / name
         shutil.rmtree(output, ignore_errors=True)
         if resume:
@@ -93,8 +117,11 @@ class Lab:
             "PYTHONHASHSEED": "0",
             "SIMPLETUNER_LOG_LEVEL": "DEBUG",
             "CUDA_VISIBLE_DEVICES": "",
+            "ACCELERATE_USE_CPU": "true",
         }
-        command = [sys.executable, str(Path(__file__).with_name("drive.py")), str(tree / "simpletuner" / "train.py")]
+        launcher = [] if ranks == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+        script = [str(Path(__file__).with_name("drive.py")), str(tree / "simpletuner" / "train.py")]
+        command = [sys.executable, *launcher, *script]
         done = subprocess.run(
             command,
             env=environment,
@@ -147,7 +174,7 @@ class Lab:
         }
 
     def _dataset_entry(self, name: str) -> dict[str, Any]:
-        return {
+        entry = {
             "id": name,
             "type": "local",
             "dataset_type": "image",
@@ -161,7 +188,9 @@ class Lab:
             "crop_style": "center",
             "crop_aspect": "square",
             "cache_dir_vae": str(self.folder / "cache" / "vae" / name),
+            **self.entry_changes,
         }
+        return entry if entry["crop"] else {key: entry[key] for key in entry if not key.startswith("crop_")}
 
     def _text_entry(self) -> dict[str, Any]:
         cache = str(self.folder / "cache" / "text")
@@ -198,5 +227,5 @@ def make_model(folder: Path) -> None:
     """The quick start's model, built in another process: torch is slow to import."""
     if (folder / "model_index.json").exists():
         return
-    code = _MODEL_MAKER.format(here=str(REPO / "scripts" / "quickstart"), out=str(folder))
+    code = _MODEL_MAKER.format(here=str(QUICKSTART), out=str(folder))
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
