@@ -36,18 +36,27 @@ done
 
 cd "$root"
 scripts/setup.sh
+marks=("${level:+$level}")
 arguments=()
-[[ -z $level ]] || arguments+=(-m "$level")
 case $scope in
-    fast) arguments+=(--ignore=tests/fork) ;;
+    fast)
+        marks+=("not slow")
+        arguments+=(--ignore=tests/fork)
+        ;;
     default)
+        marks+=("not slow")
         ./execute_gh200_rebase.sh --skip-tests
         arguments+=(--fork --network)
         ;;
     full)
         ./execute_gh200_rebase.sh --skip-tests
         ./execute_gh200_rebase.sh matrix
-        arguments+=(--fork --network --slow)
+        arguments+=(--fork --network)
         ;;
 esac
+chosen=""
+for mark in "${marks[@]}"; do
+    [[ -z $mark ]] || chosen+=${chosen:+ and }$mark
+done
+[[ -z $chosen ]] || arguments+=(-m "$chosen")
 exec .venv/bin/python -m pytest tests "${arguments[@]}" "$@"

@@ -1,4 +1,4 @@
-"""Which tests can run here: those of the fork need one that was built from this overlay, others a network or patience."""
+"""Which tests can run here: those of the fork need one that was built from this overlay, others a network."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FORK = ROOT / "build/fork"
 FORK_PROBLEM = pytest.StashKey[str]()
 OVERLAY = ("simpletuner/gh200", "simpletuner/helpers/data_backend/builders/in_memory.py")
-GATES = {
-    "network": "asks the package registry",
-    "slow": "takes more than about a minute",
-}
+GATES = {"network": "asks the package registry"}
 FIX = "make it with ./execute_gh200_rebase.sh --skip-tests"
 
 

@@ -102,9 +102,15 @@ def _measurements(runtime: Record) -> str:
     """What features measured about themselves, under the names they chose."""
     measured = runtime.get("measured", {})
     return "".join(
-        f"<h2>{html.escape(title)}</h2>{_table(values.items() if isinstance(values, dict) else [('', values)])}"
-        for title, values in measured.items()
+        f"<h2>{html.escape(title)}</h2>{_table(_flat(values))}" for title, values in measured.items()
     )
+
+
+def _flat(values: Record, above: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        rows += _flat(value, f"{above}{name}: ") if isinstance(value, dict) else [(f"{above}{name}", value)]
+    return rows
 
 
 def _table(rows: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ASPECTS = ((64, 64), (64, 96), (96, 64), (64, 128))
+ASPECTS = ((64, 64), (128, 64), (64, 128), (192, 64))
 COLOURS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 200), "yellow": (215, 190, 40)}
 SHAPES = ("disc", "box", "triangle")
 

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Final
 
 import torch
@@ -84,6 +85,8 @@ class CacheStore:
         self._untrimmed = 0
         self.changes = 0
         self.counts: Counter[str] = Counter()
+        # Counts without a lock: stepping it is atomic, and looking at it is a step that is taken off again.
+        self._hits, self._looks = count(), 0
 
     def serve(self, key: str) -> Any:
         """A fresh copy of the entry's containers around views of its tensors, or MISS; takes no lock on a hit."""
@@ -98,7 +101,13 @@ class CacheStore:
                 self._count("written_to")
                 self.drop(key)
                 return MISS
+        next(self._hits)
         return _build(entry.template)
+
+    def hits(self) -> int:
+        with self._lock:
+            seen, self._looks = next(self._hits) - self._looks, self._looks + 1
+        return seen
 
     def _still_valid(self, key: str, entry: Entry) -> bool:
         """After upstream has listed files, an entry is checked once against the file it came from."""
@@ -212,6 +221,7 @@ class CacheStore:
         stats = self.stats().values()
         return {
             "entries": len(self._entries),
+            "hits": self.hits(),
             "managed": any(item.managed for item in stats),
             "payload_bytes": sum(item.payload_bytes for item in stats),
             "packed_bytes": sum(item.packed_bytes for item in stats),

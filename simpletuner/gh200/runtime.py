@@ -38,14 +38,11 @@ class RuntimeConfig:
     settings: Settings
     on: dict[str, str] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
-    measured: dict[str, dict[str, Any]] = field(default_factory=dict)
+    measured: dict[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)
 
-    def measure(self, title: str, values: dict[str, Any]) -> None:
-        """What a feature counted or timed, for the runtime config and the report."""
-        self.measured[title] = values
-
-    def measure_memory(self, report: dict[str, Any]) -> None:
-        self.measure("Unified memory", report)
+    def measure(self, title: str, source: Callable[[], dict[str, Any]]) -> None:
+        """What a feature counts or has timed; asked for whenever somebody looks."""
+        self.measured[title] = source
 
     def report_on(self, feature: str, detail: str) -> None:
         self.unavailable.pop(feature, None)
@@ -72,7 +69,7 @@ class RuntimeConfig:
             "values": self.values(),
             "in_memory": {name: options.model_dump() for name, options in self.settings.in_memory.items()},
             "notes": list(self.settings.notes),
-            "measured": dict(self.measured),
+            "measured": {title: source() for title, source in self.measured.items()},
         }
 
     def lines(self) -> list[str]:

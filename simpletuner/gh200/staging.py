@@ -188,6 +188,12 @@ def _report(job: Job, seconds: float) -> None:
         "Page cache kept whole: audio and video; start of the file: images; dropped: all other files.",
         *(job.dataset, len(rows), size / GB, stored / GB, size / stored if stored else 1.0, seconds),
     )
+    from . import runtime
+
+    current = runtime.current()
+    if current is not None:
+        told = {"files": len(rows), "bytes": size, "bytes in RAM": stored, "seconds": round(seconds, 3)}
+        current.measure(f"Staged into RAM: {job.dataset}", lambda: told)
     if job.left_out:
         left = sum(job.listing.files[number].size for number in job.left_out)
         logger.warning(

@@ -50,9 +50,11 @@ class TrainerHooks:
         prefetches = cache_sites.upstream_prefetches(self.config)
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
         started = runtime.start(settings) if settings.asked else None
-        cache_sites.configure(options, publish=started and started.measure_memory)
+        cache_sites.configure(options)
         if started is None:
             return
+        if options.hints or options.kinds:
+            started.measure("Unified memory", cache_sites.memory_report)
         runtime.log(started)
         if settings.inline_datasets is not None:
             path = write_inline_datasets(settings.inline_datasets, self.config.output_dir)

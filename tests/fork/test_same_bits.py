@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -47,6 +48,8 @@ def test_features_off_is_upstream_to_the_bit(lab: tiny.Lab, plain: tiny.Run) -> 
     assert bits(plain) == bits(upstream)
     assert len(bits(plain)[0]) == 16 and len(set(bits(plain)[1])) == 8 and bits(plain)[2]
     assert "GH200" not in plain.log
+    (listed,) = (lab.folder / "data" / "shapes").glob("aspect_ratio_bucket_indices*.json")
+    assert len(json.loads(listed.read_text())["aspect_ratio_bucket_indices"]) == 4
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,56 @@
+"""The quick start's page: complete, self-contained, and honest about what was not on."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "quickstart"))
+from report_page import Run, read_log, write_page  # noqa: E402
+
+pytestmark = pytest.mark.unit
+STEP = {"kind": "step", "loss": 1.0, "effective_batch_size": 2, "resident_bytes": 2**30, "learning_rate": 1e-3}
+
+
+def make_page(folder: Path, runtime: dict) -> str:
+    log = folder / "run.jsonl"
+    steps = [{**STEP, "step": number, "time": float(number)} for number in range(1, 4)]
+    log.write_text("".join(json.dumps(record) + "\n" for record in [*steps, {"kind": "end", "runtime": runtime}]))
+    found, end = read_log(log)
+    run = Run(found, end, "accelerate launch <x>", 3.0, {"device": "CPU & more"}, "weights.safetensors")
+    return write_page(run, folder / "report.html").read_text()
+
+
+def test_page_has_its_plots_and_needs_nothing_from_outside(tmp_path: Path) -> None:
+    page = make_page(tmp_path, {})
+    for name in ("loss", "batch", "memory"):
+        assert re.search(rf"<figure id='{name}'><svg", page)
+    fetched = re.findall(r"""(?:src|href)\s*=\s*["'](?!#)([^"']+)""", page)
+    assert not fetched and "<script" not in page and "@import" not in page
+    HTMLParser().feed(page)
+    assert "&lt;x&gt;" in page and "CPU &amp; more" in page
+
+
+def test_page_says_what_was_on_and_what_was_not(tmp_path: Path) -> None:
+    assert "No GH200 feature was asked for" in make_page(tmp_path, {})
+    page = make_page(
+        tmp_path,
+        {
+            "on": {"ramp": "1 -> 4"},
+            "unavailable": {"hints": "no driver"},
+            "measured": {"Staged into RAM: x": {"files": 48}, "Unified memory": {"caches": {"hits": 7}}},
+        },
+    )
+    for words in ("1 -&gt; 4", "no driver", "Staged into RAM: x", "caches: hits", "<td>7</td>"):
+        assert words in page
+
+
+def test_a_log_that_was_cut_off_by_a_kill_has_no_end(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text(json.dumps({**STEP, "step": 1, "time": 0.0}) + "\n")
+    steps, end = read_log(tmp_path / "run.jsonl")
+    assert len(steps) == 1 and end == {}
