@@ -79,7 +79,7 @@ def make_tree(root: Path) -> None:
 def plain(value: Any, root: str) -> Any:
     """The result without the parts that must differ: the root, and object identity."""
     if isinstance(value, BaseException):
-        return type(value).__name__, NOT_REPEATABLE.sub("_", str(value).replace(root, "ROOT"))
+        return type(value).__name__, NOT_REPEATABLE.sub("_", _without_root(str(value), root))
     if isinstance(value, io.IOBase):
         with value:
             content = value.read() if value.readable() else None
@@ -92,7 +92,11 @@ def plain(value: Any, root: str) -> Any:
         return {key: plain(item, root) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(plain(item, root) for item in value)
-    return value.replace(root, "ROOT") if isinstance(value, str) else value
+    return _without_root(value, root) if isinstance(value, str) else value
+
+
+def _without_root(text: str, root: str) -> str:
+    return text.replace(root, "ROOT").replace(os.path.relpath(root), "ROOT")
 
 
 def call(backend: LocalDataBackend, root: str, method: str, arguments: tuple[Any, ...]) -> Any:
