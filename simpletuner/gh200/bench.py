@@ -9,6 +9,7 @@ from importlib import import_module
 # name -> module with `main(arguments) -> exit code`; its docstring is the help.
 BENCHMARKS = {
     "caches": "bench_caches",
+    "ramp": "bench_ramp",
     "staging": "bench_staging",
 }
 
