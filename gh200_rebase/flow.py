@@ -26,7 +26,7 @@ def apply(
 ) -> int:
     outcomes: list[Outcome] = []
     if not skip_tests:
-        outcomes.append(smoke(project, upstream.root))
+        outcomes.append(smoke(project, upstream.root, "the pristine tree"))
         _stop_if_failed(outcomes, "the pristine upstream already fails; the fork was not touched")
     built = workspace.build(into, upstream, _steps(project, upstream, assessment))
     result.update(into=str(into), already=built.already, backup=built.backup, commits=list(built.commits))

@@ -25,18 +25,18 @@ class Outcome:
     tail: str = ""
 
 
-def smoke(project: Project, tree: Path) -> Outcome:
+def smoke(project: Project, tree: Path, what: str) -> Outcome:
     """The trainer of this tree imports, with everything it needs."""
     _require_full_environment()
-    print(f"smoke test: importing the trainer of {tree.name}", flush=True)
-    environment = {**os.environ, "PYTHONPATH": str(tree), "HF_HUB_OFFLINE": "1"}
-    return _run("smoke test of the pristine tree", [sys.executable, "-c", _SMOKE], project.build, environment)
+    print(f"smoke test: importing the trainer of {what}", flush=True)
+    environment = {**os.environ, "PYTHONPATH": str(tree.resolve()), "HF_HUB_OFFLINE": "1"}
+    return _run(f"smoke test of {what}", [sys.executable, "-c", _SMOKE], project.build, environment)
 
 
 def validate(project: Project, pristine: Path, fork: Path) -> list[Outcome]:
-    """Every validation script this checkout has, on this fork."""
+    """The fork's trainer imports, and every validation script this checkout has passes on it."""
     environment = {**os.environ, "GH200_FORK": str(fork.resolve()), "GH200_PRISTINE": str(pristine.resolve())}
-    outcomes = []
+    outcomes = [smoke(project, fork, "the fork")]
     for name in SCRIPTS:
         script = project.root / "scripts" / name
         if script.is_file():
