@@ -14,6 +14,7 @@ FORK = ROOT / "build/fork"
 FORK_PROBLEM = pytest.StashKey[str]()
 OVERLAY = ("simpletuner/gh200", "simpletuner/helpers/data_backend/builders/in_memory.py")
 GATES = {"network": "asks the package registry"}
+LEVELS = ("unit", "integration", "system", "performance")
 FIX = "make it with ./execute_gh200_rebase.sh --skip-tests"
 
 
@@ -64,7 +65,10 @@ def _overlay_files(root: Path) -> dict[str, bytes]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(ROOT / "tests/fork"):
+        in_fork = item.path.is_relative_to(ROOT / "tests/fork")
+        if not any(item.get_closest_marker(level) for level in LEVELS):
+            item.add_marker("system" if in_fork else "unit")
+        if in_fork:
             item.add_marker(pytest.mark.fork)
             if config.stash[FORK_PROBLEM]:
                 item.add_marker(pytest.mark.skip(reason=config.stash[FORK_PROBLEM]))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tiny
+
+from tests.browser import find_browser, look
 
 WORK = tiny.REPO / "build" / "quickstart"
 LOADS = """
@@ -21,7 +24,7 @@ print(sorted(pipeline.get_active_adapters()))
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
-def test_quick_start_trains_with_everything_on() -> None:
+def test_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
     script = tiny.QUICKSTART / "run.py"
     done = subprocess.run([sys.executable, str(script), "--steps", "16"], cwd=tiny.REPO, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
@@ -35,6 +38,9 @@ def test_quick_start_trains_with_everything_on() -> None:
     assert {"in-memory datasets", "gradient accumulation ramp"} <= set(runtime["on"])
     page = (WORK / "report.html").read_text()
     assert page.count("<svg") == 3 and "Staged into RAM" in page
+    if browser := find_browser():
+        seen = look(browser, WORK / "report.html", tmp_path)
+        assert seen.console == [] and seen.shows("#1f77b4") and seen.shows("#2ca02c")
     weights = WORK / "output" / "pytorch_lora_weights.safetensors"
     loaded = subprocess.run([sys.executable, "-c", LOADS, str(WORK / "model"), str(weights)], capture_output=True, text=True)
     assert loaded.returncode == 0 and "default" in loaded.stdout, loaded.stderr[-2000:]

@@ -13,7 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "quickstart"))
 from report_page import Run, read_log, write_page  # noqa: E402
 
-pytestmark = pytest.mark.unit
+from tests.browser import find_browser, look  # noqa: E402
+
 STEP = {"kind": "step", "loss": 1.0, "effective_batch_size": 2, "resident_bytes": 2**30, "learning_rate": 1e-3}
 
 
@@ -54,3 +55,28 @@ def test_a_log_that_was_cut_off_by_a_kill_has_no_end(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text(json.dumps({**STEP, "step": 1, "time": 0.0}) + "\n")
     steps, end = read_log(tmp_path / "run.jsonl")
     assert len(steps) == 1 and end == {}
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    found = find_browser()
+    if found is None:
+        pytest.skip("no chromium here; on Debian: apt-get install chromium")
+    return found
+
+
+@pytest.mark.integration
+def test_a_browser_draws_every_plot_and_has_nothing_to_complain_about(tmp_path: Path, browser: str) -> None:
+    make_page(tmp_path, {"on": {"ramp": "1 -> 4"}})
+    seen = look(browser, tmp_path / "report.html", tmp_path)
+    assert seen.console == []
+    # matplotlib's blue, green and purple: the curves of loss, batch size and memory.
+    assert [seen.shows(colour) for colour in ("#1f77b4", "#2ca02c", "#9467bd")] == [True] * 3
+
+
+@pytest.mark.integration
+def test_what_the_browser_complains_about_is_seen(tmp_path: Path, browser: str) -> None:
+    page = tmp_path / "broken.html"
+    page.write_text("<script>nosuch()</script>")
+    seen = look(browser, page, tmp_path)
+    assert any("nosuch" in message for message in seen.console) and not seen.shows("#1f77b4")
