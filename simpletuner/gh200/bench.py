@@ -1,25 +1,89 @@
-"""`python -m simpletuner.gh200.bench NAME`: the benchmarks of this package, one module each."""
+"""`python -m simpletuner.gh200.bench NAME`: what the fork's features cost, beside what they replace, in one run."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+from datetime import datetime
 from importlib import import_module
+from pathlib import Path
 
-# name -> module with `main(arguments) -> exit code`; its docstring is the help.
+from .bench_result import Ratio, Result, Series, Settings
+
+# name -> module with `measure(settings)`, a generator of results; its docstring says what it measures.
 BENCHMARKS = {
+    "staging": "bench_staging",
     "caches": "bench_caches",
     "ramp": "bench_ramp",
-    "staging": "bench_staging",
 }
+EPILOG = """Every figure is the median of interleaved rounds with the tenth and ninetieth percentile: the peers take turns, so that
+whatever else the machine does falls on all of them. Results go to OUTPUT/NAME.json and, as a plot of cost against
+size, OUTPUT/NAME.png. Targets that were missed are marked; only with --check do they make the exit code 1."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m simpletuner.gh200.bench", description=__doc__)
-    parser.add_argument("benchmark", choices=sorted(BENCHMARKS))
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="options of the benchmark; --help shows them")
+    parser = argparse.ArgumentParser(
+        prog="python -m simpletuner.gh200.bench",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("benchmark", nargs="?", choices=[*BENCHMARKS, "all"], default="all")
+    parser.add_argument("--rounds", type=_count, default=5, help="how often everything is repeated (5)")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, the figures mean little")
+    parser.add_argument("--folder", help="where test files are made (the system's folder for temporary files)")
+    parser.add_argument("--output", type=Path, default=Path("build/bench"), help="where results go (build/bench)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target was missed")
     chosen = parser.parse_args(arguments)
-    return int(import_module(f"{__package__}.{BENCHMARKS[chosen.benchmark]}").main(chosen.options))
+    if chosen.folder and not Path(chosen.folder).is_dir():
+        parser.error(f"--folder {chosen.folder}: there is no such folder")
+    try:
+        chosen.output.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        parser.error(f"--output {chosen.output}: {problem.strerror}")
+    names = list(BENCHMARKS) if chosen.benchmark == "all" else [chosen.benchmark]
+    results = {name: _measure(name, Settings(chosen.rounds, chosen.quick, chosen.folder)) for name in names}
+    _write(chosen.output / chosen.benchmark, results)
+    missed = [one.what for found in results.values() for one in found if isinstance(one, Ratio) and not one.met]
+    print("\nmissed: " + "; ".join(missed) if missed else "\nall targets met")
+    return 1 if missed and chosen.check else 0
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _measure(name: str, settings: Settings) -> list[Result]:
+    module = import_module(f"{__package__}.{BENCHMARKS[name]}")
+    print(f"\n{name}: {str(module.__doc__).strip()}", flush=True)
+    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {settings.rounds} rounds", flush=True)
+    found: list[Result] = []
+    for result in module.measure(settings):
+        print("\n".join(result.lines()), flush=True)
+        found.append(result)
+    return found
+
+
+def _write(target: Path, results: dict[str, list[Result]]) -> None:
+    content = {
+        "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "benchmarks": {name: [result.as_dict() for result in found] for name, found in results.items()},
+    }
+    target.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    print(f"\nwritten: {target.with_suffix('.json')}")
+    series = [result for found in results.values() for result in found if isinstance(result, Series)]
+    if series:
+        from .bench_plot import draw
+
+        draw(series, target.with_suffix(".png"))
+        print(f"written: {target.with_suffix('.png')}")
 
 
 if __name__ == "__main__":

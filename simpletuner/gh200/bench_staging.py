@@ -1,41 +1,47 @@
-"""Benchmark of in-memory datasets: staging, reading, sharing and cost per file, as ratios measured side by side."""
+"""In-memory datasets: staging, reading, sharing and cost per file, beside upstream's local and memory backends."""
 
 from __future__ import annotations
 
-import argparse
 import ctypes
+import io
 import itertools
 import json
 import mmap
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
 
 from .arena_shared import Arena
-from .bench_ratio import ROUNDS, Ratio, seconds
+from .bench_peers import TmpfsCopy, in_tmpfs, local_backend, make_files
+from .bench_result import Ratio, Result, Series, Settings, in_turn, seconds
 from .staging import PAGE_CACHE_THREAD, stage
 from .staging_options import StagingOptions
 
-_TMPFS = Path("/dev/shm")
+MANY, FEW = 100_000, 1000
 
 
-def make_files(folder: Path, sizes: list[int]) -> Path:
-    folder.mkdir()
-    noise = os.urandom(max(sizes) + 4096)
-    for number, size in enumerate(sizes):
-        # Spread over folders, as a dataset of any size is.
-        parent = folder / f"{number // 1000:04d}"
-        parent.mkdir(exist_ok=True)
-        start = number % 4096
-        (parent / f"{number:07d}.bin").write_bytes(noise[start : start + size])
-    return folder
+def measure(settings: Settings) -> Iterator[Result]:
+    megabytes = 20 if settings.quick else 1000
+    with tempfile.TemporaryDirectory(dir=settings.folder) as name:
+        folder = Path(name)
+        yield from staging(folder, megabytes, settings.rounds)
+        yield from reading(folder, settings)
+        yield sharing(folder, megabytes, settings.rounds)
+        yield from cost_per_file(folder, [FEW, 2 * FEW] if settings.quick else [FEW, 10_000, MANY], settings.rounds)
+
+
+def staged(files: Path) -> Arena:
+    # A bar per round would bury the figures.
+    with redirect_stderr(io.StringIO()):
+        return stage("bench", files, StagingOptions())
 
 
 def warm(folder: Path) -> list[Path]:
@@ -72,56 +78,75 @@ def copy_from_ram(source: mmap.mmap, sizes: list[int], workers: int) -> mmap.mma
     return target
 
 
-def bench_staging(folder: Path, megabytes: int) -> list[Ratio]:
+def staging(folder: Path, megabytes: int, rounds: int) -> Iterator[Ratio]:
     chosen = random.Random(1)
     sizes: list[int] = []
     while sum(sizes) < megabytes * 10**6:
         sizes.append(chosen.randrange(100_000, 1_000_000))
     files = make_files(folder / "staging", sizes)
-    options = StagingOptions()
     source = mmap.mmap(-1, sum(sizes))
     for position in range(0, len(source), 4096):
         source[position] = 1
-    tmpfs = Path(tempfile.mkdtemp(dir=_TMPFS if _TMPFS.is_dir() else None))
     against_tmpfs, against_limit = [], []
-    try:
-        for _ in range(ROUNDS):
-            warm(files)
-            ours = seconds(stage, "bench", files, options)
-            wait_for_page_cache()
-            warm(files)
-            copied = seconds(shutil.copytree, files, tmpfs / "copy")
-            shutil.rmtree(tmpfs / "copy")
-            limit = seconds(copy_from_ram, source, sizes, options.workers)
+    # The first round is thrown away: the machine hands out its first free pages at another price.
+    for number in range(rounds + 1):
+        warm(files)
+        ours = seconds(staged, files)
+        wait_for_page_cache()
+        warm(files)
+        copied, how = _time_tmpfs_copy(files)
+        limit = seconds(copy_from_ram, source, sizes, StagingOptions().workers)
+        if number:
             against_tmpfs.append(copied / ours)
             against_limit.append(limit / ours)
-    finally:
-        shutil.rmtree(tmpfs)
-        shutil.rmtree(files)
-    return [
-        Ratio("staging, times as fast as upstream's copy into tmpfs", tuple(against_tmpfs), 1.8),
-        Ratio("staging, share of the speed of copying RAM into a fresh mapping", tuple(against_limit), 0.7),
-    ]
-
-
-def bench_reading(folder: Path) -> list[Ratio]:
-    files = make_files(folder / "reading", [100_000] * 200)
-    names = [str(path) for path in warm(files)]
-    local_read, our_read, our_view = _readers(files)
-    wait_for_page_cache()
-    warm(files)
-    reads, views = [], []
-    for _ in range(ROUNDS):
-        # Each long enough to outlast a time slice of the machine's other work.
-        local, ours = (seconds(_read_all, reader, names, 20) / 20 for reader in (local_read, our_read))
-        view = seconds(_read_all, our_view, names, 500) / 500
-        reads.append(local / ours)
-        views.append(local / view)
     shutil.rmtree(files)
-    return [
-        Ratio("read of 100 KB, times as fast as local with a warm page cache", tuple(reads), 2),
-        Ratio("zero-copy view of 100 KB, times as fast as local", tuple(views), 30),
-    ]
+    yield Ratio(f"staging, times as fast as {how}", tuple(against_tmpfs), 1.8)
+    yield Ratio("staging, share of the speed of copying RAM into a fresh mapping", tuple(against_limit), 0.7)
+
+
+def _time_tmpfs_copy(files: Path) -> tuple[float, str]:
+    copies: list[TmpfsCopy] = []
+    taken = seconds(lambda: copies.append(TmpfsCopy(files)))
+    copies[0].close()
+    return taken, copies[0].how
+
+
+def reading(folder: Path, settings: Settings) -> Iterator[Result]:
+    sizes = [4_000, 100_000] if settings.quick else [4_000, 30_000, 100_000, 1_000_000, 8_000_000]
+    costs: dict[str, dict[int, list[float]]] = {}
+    for size in sizes:
+        count = min(200, max(20, 40_000_000 // size))
+        files = make_files(folder / f"reading{size}", [size] * count)
+        for peer, taken in _read_in_turn(files, settings.rounds, loops=max(1, 2_000_000 // size)).items():
+            costs.setdefault(peer, {})[size] = [one / count * 1e6 for one in taken]
+        shutil.rmtree(files)
+    local, ours, view = (costs[peer][100_000] for peer in ("upstream local", "in_memory read", "in_memory view"))
+    yield Ratio("read of 100 KB, times as fast as local with a warm page cache", _over(local, ours), 2)
+    yield Ratio("zero-copy view of 100 KB, times as fast as local", _over(local, view), 30)
+    yield Series("read of one file, page cache warm", "bytes per file", costs)
+
+
+def _over(first: list[float], second: list[float]) -> tuple[float, ...]:
+    return tuple(one / other for one, other in zip(first, second, strict=True))
+
+
+def _read_in_turn(files: Path, rounds: int, loops: int) -> dict[str, list[float]]:
+    """Seconds to read every file once; each turn reads them often enough to outlast a time slice of other work."""
+    local, (read, view) = local_backend(), _our_readers(files)
+    wait_for_page_cache()
+    with in_tmpfs(files) as copy:
+        names, copied = [str(path) for path in warm(files)], [str(path) for path in warm(copy)]
+        views = loops * 25
+        taken = in_turn(
+            {
+                "upstream local": partial(_read_all, local.read, names, loops),
+                "upstream memory (tmpfs)": partial(_read_all, local.read, copied, loops),
+                "in_memory read": partial(_read_all, read, names, loops),
+                "in_memory view": partial(_read_all, view, names, views),
+            },
+            rounds,
+        )
+    return {peer: [one / (views if peer.endswith("view") else loops) for one in values] for peer, values in taken.items()}
 
 
 def _read_all(reader: Callable[[str], object], names: list[str], times: int) -> None:
@@ -130,27 +155,16 @@ def _read_all(reader: Callable[[str], object], names: list[str], times: int) -> 
             reader(name)
 
 
-def _readers(files: Path) -> tuple[Callable[[str], object], ...]:
-    """The backends themselves inside a fork; what they come down to where there is no upstream."""
+def _our_readers(files: Path) -> tuple[Callable[[str], object], Callable[[str], object]]:
+    """The backend itself inside a fork; the arena it reads from where there is no upstream."""
     try:
-        from simpletuner.helpers.data_backend.local import LocalDataBackend
-
         from .in_memory_backend import GH200InMemoryBackend
     except ModuleNotFoundError:
-        print("No upstream here: `local` is a plain open and read.")
-        arena = stage("bench", files, StagingOptions())
-        return (
-            _plain_read,
-            lambda name: arena.read(arena.find(name) or 0),
-            lambda name: arena.view(arena.find(name) or 0),
-        )
-    ours = GH200InMemoryBackend(None, "bench", instance_data_dir=files)
-    return LocalDataBackend(None, "bench").read, ours.read, ours.view
-
-
-def _plain_read(name: str) -> bytes:
-    with open(name, "rb") as file:
-        return file.read()
+        arena = staged(files)
+        return lambda name: arena.read(arena.find(name) or 0), lambda name: arena.view(arena.find(name) or 0)
+    with redirect_stderr(io.StringIO()):
+        ours = GH200InMemoryBackend(None, "bench", instance_data_dir=files)
+    return ours.read, ours.view
 
 
 _SHARER = """
@@ -162,15 +176,16 @@ sys.stdin.readline()
 """
 
 
-def bench_sharing(folder: Path, megabytes: int) -> list[Ratio]:
+def sharing(folder: Path, megabytes: int, rounds: int) -> Ratio:
     files = make_files(folder / "sharing", [1_000_000] * megabytes)
     values = []
-    for _ in range(ROUNDS):
-        arena = stage("bench", files, StagingOptions())
-        _touch(arena)
+    for _ in range(rounds):
+        arena = staged(files)
+        for _, number in arena.names():
+            arena.read(number)
         alone = _shared_bytes(os.getpid())
         handle = json.dumps(arena.handle().as_dict())
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SIMPLETUNER_SKIP_TORCH": "1"}
         command = [sys.executable, "-c", _SHARER, handle]
         others = [
             subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -184,14 +199,7 @@ def bench_sharing(folder: Path, megabytes: int) -> list[Ratio]:
         values.append(together / alone)
         del arena
     shutil.rmtree(files)
-    return [
-        Ratio(f"shared memory of 4 processes, times that of 1 ({megabytes} MB)", tuple(values), 1.1, at_least=False)
-    ]
-
-
-def _touch(arena: Arena) -> None:
-    for _, number in arena.names():
-        arena.read(number)
+    return Ratio(f"shared memory of 4 processes, times that of 1 ({megabytes} MB)", tuple(values), 1.1, at_least=False)
 
 
 def _shared_bytes(pid: int) -> int:
@@ -201,44 +209,22 @@ def _shared_bytes(pid: int) -> int:
     raise RuntimeError("this kernel does not report Pss_Shmem")
 
 
-def bench_cost_per_file(folder: Path, most: int) -> list[Ratio]:
-    few, many = make_files(folder / "few", [2000] * 1000), make_files(folder / "many", [2000] * most)
-    values = []
-    for _ in range(ROUNDS):
-        costs = []
-        for files, count, repeats in ((few, 1000, 5), (many, most, 1)):
-            taken = []
+def cost_per_file(folder: Path, counts: list[int], rounds: int) -> Iterator[Result]:
+    trees = {count: make_files(folder / f"many{count}", [2000] * count) for count in counts}
+    costs: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(rounds):
+        for count, files in trees.items():
+            # A small tree is over before the clock and the scheduler have settled: several in a row.
+            repeats = max(1, 10_000 // count)
+            warm(files)
+            taken = 0.0
             for _ in range(repeats):
-                warm(files)
-                taken.append(seconds(stage, "bench", files, StagingOptions()))
+                taken += seconds(staged, files)
                 wait_for_page_cache()
-            costs.append(statistics.median(taken) / count)
-        values.append(costs[1] / costs[0])
-    shutil.rmtree(few), shutil.rmtree(many)
-    return [Ratio(f"cost per file with {most} files, times that with 1000", tuple(values), 1.25, at_least=False)]
-
-
-def _all_ratios(folder: Path, megabytes: int, files: int) -> Iterator[Ratio]:
-    yield from bench_staging(folder, megabytes)
-    yield from bench_reading(folder)
-    yield from bench_sharing(folder, megabytes)
-    yield from bench_cost_per_file(folder, files)
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m simpletuner.gh200.bench staging", description=__doc__)
-    parser.add_argument(
-        "--folder", type=Path, default=None, help="where the files are made (default: a temporary folder)"
-    )
-    parser.add_argument("--megabytes", type=int, default=1000, help="size of the large datasets")
-    parser.add_argument("--files", type=int, default=100_000, help="size of the dataset of many small files")
-    chosen = parser.parse_args(arguments)
-    os.environ["TQDM_DISABLE"] = "1"
-    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; {ROUNDS} interleaved rounds: median, spread, target")
-    met = True
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-        for ratio in _all_ratios(Path(folder), chosen.megabytes, chosen.files):
-            print(ratio.line(), flush=True)
-            met &= ratio.met
-    print(f"load at the end {os.getloadavg()[0]:.1f}")
-    return 0 if met else 1
+                warm(files)
+            costs[count].append(taken / repeats / count * 1e6)
+    for files in trees.values():
+        shutil.rmtree(files)
+    values = _over(costs[counts[-1]], costs[counts[0]])
+    yield Ratio(f"cost per file with {counts[-1]} files, times that with {counts[0]}", values, 1.25, at_least=False)
+    yield Series("staging, cost per file of 2 KB", "files in the dataset", {"in_memory staging": costs})

@@ -1,0 +1,85 @@
+"""What the benchmarks measure against: upstream's own backends where there is a fork, what they come down to elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_TMPFS = Path("/dev/shm")
+
+
+class PlainLocal:
+    """Opens, reads, unpickles: upstream's local backend without its bookkeeping."""
+
+    id, type = "bench", "local"
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def torch_load(self, path: str) -> Any:
+        import torch
+
+        return torch.load(io.BytesIO(self.read(path)), map_location="cpu", weights_only=True)
+
+
+def local_backend() -> Any:
+    try:
+        from simpletuner.helpers.data_backend.local import LocalDataBackend
+    except ImportError:
+        print("No upstream here: `local` is a plain open, read and torch.load.")
+        return PlainLocal()
+    return LocalDataBackend(None, "bench")
+
+
+class TmpfsCopy:
+    """A folder copied into memory-backed files by upstream's memory backend, or as it does it where it may not mount."""
+
+    def __init__(self, source: Path) -> None:
+        self.how = "upstream's memory backend"
+        self._backend = self._folder = None
+        try:
+            from simpletuner.helpers.data_backend.memory import MemoryDataBackend
+
+            mount = tempfile.mkdtemp(prefix="gh200-bench-")
+            self._folder = Path(mount)
+            self._backend = MemoryDataBackend(None, "bench", source_path=str(source), mount_path=mount)
+        except (ImportError, PermissionError, RuntimeError):
+            self.how = "a copy into tmpfs as upstream's memory backend makes it"
+            self.close()
+            self._folder = Path(tempfile.mkdtemp(prefix="gh200-bench-", dir=_TMPFS if _TMPFS.is_dir() else None))
+            shutil.copytree(source, self._folder, dirs_exist_ok=True)
+        self.folder = self._folder
+
+    def close(self) -> None:
+        if self._backend is not None:
+            self._backend.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def in_tmpfs(source: Path) -> Iterator[Path]:
+    copy = TmpfsCopy(source)
+    try:
+        yield copy.folder
+    finally:
+        copy.close()
+
+
+def make_files(folder: Path, sizes: list[int]) -> Path:
+    """Files of these sizes with incompressible content, a thousand to a folder, as a dataset of any size is spread."""
+    folder.mkdir()
+    noise = os.urandom(max(sizes) + 4096)
+    for number, size in enumerate(sizes):
+        parent = folder / f"{number // 1000:04d}"
+        parent.mkdir(exist_ok=True)
+        start = number % 4096
+        (parent / f"{number:07d}.bin").write_bytes(noise[start : start + size])
+    return folder
