@@ -17,6 +17,7 @@ BENCHMARKS = {
     "staging": "bench_staging",
     "caches": "bench_caches",
     "ramp": "bench_ramp",
+    "step": "bench_step",
 }
 EPILOG = """Every figure is the median of interleaved rounds with the tenth and ninetieth percentile: the peers take turns, so that
 whatever else the machine does falls on all of them. Results go to OUTPUT/NAME.json and, as a plot of cost against
@@ -32,7 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("benchmark", nargs="?", choices=[*BENCHMARKS, "all"], default="all")
     parser.add_argument("--rounds", type=_count, default=5, help="how often everything is repeated (5)")
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, the figures mean little")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes: shows that it works, the figures mean little"
+    )
     parser.add_argument("--folder", help="where test files are made (the system's folder for temporary files)")
     parser.add_argument("--output", type=Path, default=Path("build/bench"), help="where results go (build/bench)")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target was missed")

@@ -72,7 +72,9 @@ def reads(folder: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
         for peer, values in taken.items():
             costs.setdefault(peer, {})[entries[0].nbytes] = values
         if entries[0].shape == LATENT:
-            yield Ratio("latent read, 512 KB, times as fast as upstream", _over(taken, "upstream local", "unified"), 100)
+            yield Ratio(
+                "latent read, 512 KB, times as fast as upstream", _over(taken, "upstream local", "unified"), 100
+            )
             yield collate_ratio(files, rounds)
     taken = _read_in_turn(_saved(folder / "text", [text_entry() for _ in range(BATCH)]), "text", rounds)
     yield Ratio("text embed read, 310 KB, times as fast as upstream", _over(taken, "upstream local", "unified"))
@@ -171,7 +173,8 @@ def growth(sizes: Sequence[int], rounds: int) -> Iterator[Result]:
             costs[name][size].append((time.thread_time() - start) / len(chosen) * 1e6)
     least, most = sizes[0], sizes[-1]
     grown = {
-        name: tuple(many / few for many, few in zip(found[most], found[least], strict=True)) for name, found in costs.items()
+        name: tuple(many / few for many, few in zip(found[most], found[least], strict=True))
+        for name, found in costs.items()
     }
     beside = tuple(ours / limit for ours, limit in zip(*grown.values(), strict=True))
     yield Ratio(f"cost per read with {most} entries, times that with {least}", grown["unified"])

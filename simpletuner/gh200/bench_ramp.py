@@ -18,10 +18,14 @@ class _Empty:
 
 def measure(settings: Settings) -> Iterator[Result]:
     peers = {"an empty method": _Empty(), "the hook with no ramp": TrainerHooks()}
-    taken = in_turn({name: lambda trainer=trainer: _call(trainer) for name, trainer in peers.items()}, settings.rounds * 2)
+    taken = in_turn(
+        {name: lambda trainer=trainer: _call(trainer) for name, trainer in peers.items()}, settings.rounds * 2
+    )
     costs = {name: tuple(one / CALLS * 1e6 for one in values) for name, values in taken.items()}
     yield Ratio("an empty method call, microseconds", costs["an empty method"])
-    yield Ratio("the hook with no ramp, microseconds per micro-batch", costs["the hook with no ramp"], 5, at_least=False)
+    yield Ratio(
+        "the hook with no ramp, microseconds per micro-batch", costs["the hook with no ramp"], 5, at_least=False
+    )
 
 
 def _call(trainer: Any) -> None:

@@ -63,7 +63,10 @@ class Series:
 
     def lines(self) -> list[str]:
         sizes = sorted({size for costs in self.peers.values() for size in costs})
-        rows = [f"{self.what} (median, microseconds); {self.size}:", " " * 28 + "".join(f"{size:>12}" for size in sizes)]
+        rows = [
+            f"{self.what} (median, microseconds); {self.size}:",
+            " " * 28 + "".join(f"{size:>12}" for size in sizes),
+        ]
         for peer, costs in self.peers.items():
             cells = (f"{spread(costs[size])[0]:>12.2f}" if size in costs else f"{'-':>12}" for size in sizes)
             rows.append(f"  {peer:<26}" + "".join(cells))
@@ -71,7 +74,10 @@ class Series:
 
     def as_dict(self) -> dict[str, Any]:
         peers = {
-            peer: {size: dict(zip(("median", "low", "high"), spread(values), strict=True)) for size, values in costs.items()}
+            peer: {
+                size: dict(zip(("median", "low", "high"), spread(values), strict=True))
+                for size, values in costs.items()
+            }
             for peer, costs in self.peers.items()
         }
         return {"what": self.what, "size": self.size, "unit": "us", "peers": peers}

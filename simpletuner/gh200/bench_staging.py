@@ -146,7 +146,9 @@ def _read_in_turn(files: Path, rounds: int, loops: int) -> dict[str, list[float]
             },
             rounds,
         )
-    return {peer: [one / (views if peer.endswith("view") else loops) for one in values] for peer, values in taken.items()}
+    return {
+        peer: [one / (views if peer.endswith("view") else loops) for one in values] for peer, values in taken.items()
+    }
 
 
 def _read_all(reader: Callable[[str], object], names: list[str], times: int) -> None:

@@ -6,7 +6,6 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import cache_dirs, uvm
@@ -72,10 +71,10 @@ class _Run:
     begun = False
 
 
-def configure(options: CacheOptions, publish: Callable[[dict[str, Any]], None] | None = None) -> None:
+def configure(options: CacheOptions) -> None:
     """Begin a run with these options; ends the one before it in this process."""
     finish()
-    uvm.use_options(options, publish)
+    uvm.use_options(options)
     _Run.begun = options.hints or bool(options.kinds)
     if _Run.begun:
         atexit.unregister(finish)
@@ -192,7 +191,6 @@ def finish() -> None:
         report = memory_report()
         parts = (report["hints"], report["errors"], report["caches"])
         logger.info("GH200 memory summary: hints %s, errors %s, caches %s", *parts)
-        uvm.publish(report)
     if _Run.store is not None:
         _Run.store.close()
     _Run.store, _Run.next_batch = None, NextBatch()

@@ -45,18 +45,17 @@ class _State:
         self.errors: Counter[str] = Counter()
         self.gone: str | None = None
         self.steps = 0
-        self.publish: Callable[[dict[str, Any]], None] | None = None
 
 
 _state = _State()
 
 
-def use_options(options: CacheOptions, publish: Callable[[dict[str, Any]], None] | None = None) -> None:
-    """Start a run: `publish` receives the counters every `log_interval` steps and at the end."""
+def use_options(options: CacheOptions) -> None:
+    """Start a run: its counters begin at nothing."""
     global _state
     override = _state.override
     _state = _State()
-    _state.options, _state.override, _state.publish = options, override, publish
+    _state.options, _state.override = options, override
 
 
 def options() -> CacheOptions:
@@ -217,15 +216,8 @@ def optimize_batch_for_gh200(batch: Any) -> Any:
     _state.steps += 1
     interval = options().log_interval
     if interval and _state.steps % interval == 0:
-        report = hint_report()
-        logger.debug("GH200 hints after %d steps: %s", _state.steps, report["hints"])
-        publish(report)
+        logger.debug("GH200 hints after %d steps: %s", _state.steps, hint_report()["hints"])
     return batch
-
-
-def publish(report: dict[str, Any]) -> None:
-    if _state.publish is not None:
-        _state.publish(report)
 
 
 def hint_report() -> dict[str, Any]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from simpletuner.gh200 import bench_caches, bench_peers, bench_result, cache_sites  # noqa: E402
-from simpletuner.gh200.bench_result import Ratio, Series  # noqa: E402
-from simpletuner.gh200.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200 import bench_caches, bench_peers, bench_result, cache_sites
+from simpletuner.gh200.bench_result import Ratio, Series
+from simpletuner.gh200.cache_options import CacheOptions
 
 
 @pytest.fixture(autouse=True)
