@@ -107,19 +107,19 @@ class Driver:
                 why="it has no memory advice with a location",
                 fix="install cuda-bindings 12.9 or newer",
             )
-        self._call("cuInit", NO_FLAGS)
-        self.version: int = self._call("cuDriverGetVersion")
+        self.call("cuInit", NO_FLAGS)
+        self.version: int = self.call("cuDriverGetVersion")
         if self.version < LOCATION_ABI:
             raise DriverUnavailable(
                 f"the CUDA driver {self.version // 1000}.{self.version % 1000 // 10} is too old",
                 why="advice and prefetch with a location came with 12.2",
                 fix="update the NVIDIA driver to R535 or newer",
             )
-        self.device_count: int = self._call("cuDeviceGetCount")
+        self.device_count: int = self.call("cuDeviceGetCount")
         if self.device_count < 1:
             raise DriverUnavailable("the CUDA driver sees no GPU", fix="check CUDA_VISIBLE_DEVICES and nvidia-smi")
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
         if os.getpid() != self._pid:
             raise CudaError(name, "CUDA_ERROR_NOT_INITIALIZED")  # a forked child inherits no usable CUDA state
         try:
@@ -132,16 +132,16 @@ class Driver:
         return values[0] if values else None
 
     @contextmanager
-    def _on(self, device: int) -> Iterator[None]:
+    def on_device(self, device: int) -> Iterator[None]:
         with self._lock:
             if device not in self._contexts:
-                handle = self._call("cuDeviceGet", device)
-                self._contexts[device] = self._call("cuDevicePrimaryCtxRetain", handle)
-        self._call("cuCtxPushCurrent", self._contexts[device])
+                handle = self.call("cuDeviceGet", device)
+                self._contexts[device] = self.call("cuDevicePrimaryCtxRetain", handle)
+        self.call("cuCtxPushCurrent", self._contexts[device])
         try:
             yield
         finally:
-            self._call("cuCtxPopCurrent")
+            self.call("cuCtxPopCurrent")
 
     def _location(self, place: Place) -> Any:
         kinds = self._api.CUmemLocationType
@@ -152,71 +152,71 @@ class Driver:
         return location
 
     def allocate_managed(self, size: int, device: int) -> int:
-        with self._on(device):
-            return int(self._call("cuMemAllocManaged", size, ATTACH_GLOBAL))
+        with self.on_device(device):
+            return int(self.call("cuMemAllocManaged", size, ATTACH_GLOBAL))
 
     def free(self, pointer: int, device: int) -> None:
-        with self._on(device):
-            self._call("cuMemFree", pointer)
+        with self.on_device(device):
+            self.call("cuMemFree", pointer)
 
     def advise(self, pointer: int, size: int, advice: Advice, place: Place) -> None:
-        self._call(self._advise_name, pointer, size, self._api.CUmem_advise(advice), self._location(place))
+        self.call(self._advise_name, pointer, size, self._api.CUmem_advise(advice), self._location(place))
 
     def prefetch(self, pointer: int, size: int, place: Place, stream: int, device: int) -> None:
-        with self._on(device):
-            self._call(self._prefetch_name, pointer, size, self._location(place), NO_FLAGS, stream)
+        with self.on_device(device):
+            self.call(self._prefetch_name, pointer, size, self._location(place), NO_FLAGS, stream)
 
     def managed_range(self, pointer: int, device: int) -> ManagedRange | None:
         """The managed allocation a pointer lies in; None for any other memory."""
         kinds = self._api.CUpointer_attribute
-        with self._on(device):
+        with self.on_device(device):
             try:
-                if not self._call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer):
+                if not self.call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer):
                     return None
             except CudaError as error:
                 if error.name == "CUDA_ERROR_INVALID_VALUE":  # the driver's answer for memory it never saw
                     return None
                 raise
-            base = self._call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer)
-            size = self._call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_RANGE_SIZE, pointer)
+            base = self.call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer)
+            size = self.call("cuPointerGetAttribute", kinds.CU_POINTER_ATTRIBUTE_RANGE_SIZE, pointer)
         return ManagedRange(int(base), int(size))
 
     def range_attribute(self, pointer: int, size: int, attribute: RangeAttribute, device: int) -> int:
         """What the driver remembers about a managed range: a device, -1 for the host, -2 for nothing."""
-        with self._on(device):
-            value = self._call(
+        with self.on_device(device):
+            value = self.call(
                 "cuMemRangeGetAttribute", 4, self._api.CUmem_range_attribute(attribute), pointer, size
             )
         return int(value)
 
     def device_attribute(self, attribute: DeviceAttribute, device: int) -> int:
-        return int(self._call("cuDeviceGetAttribute", self._api.CUdevice_attribute(attribute), device))
+        return int(self.call("cuDeviceGetAttribute", self._api.CUdevice_attribute(attribute), device))
 
     def device_name(self, device: int) -> str:
-        return self._call("cuDeviceGetName", 256, device).split(b"\0", 1)[0].decode()
+        return self.call("cuDeviceGetName", 256, device).split(b"\0", 1)[0].decode()
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Free and total bytes of the GPU's own memory."""
-        with self._on(device):
+        with self.on_device(device):
             status, free, total = self._api.cuMemGetInfo()
         if int(status):
             raise CudaError("cuMemGetInfo", status.name)
         return int(free), int(total)
 
     def create_stream(self, device: int) -> int:
-        with self._on(device):
-            return int(self._call("cuStreamCreate", STREAM_NON_BLOCKING))
+        with self.on_device(device):
+            return int(self.call("cuStreamCreate", STREAM_NON_BLOCKING))
 
     def create_event(self, device: int) -> int:
-        with self._on(device):
-            return int(self._call("cuEventCreate", EVENT_DISABLE_TIMING))
+        with self.on_device(device):
+            return int(self.call("cuEventCreate", EVENT_DISABLE_TIMING))
 
     def record_event(self, event: int, stream: int) -> None:
-        self._call("cuEventRecord", event, stream)
+        self.call("cuEventRecord", event, stream)
 
     def event_reached(self, event: int) -> bool:
         try:
-            self._call("cuEventQuery", event)
+            self.call("cuEventQuery", event)
         except CudaError as error:
             if error.name == "CUDA_ERROR_NOT_READY":
                 return False
@@ -224,8 +224,8 @@ class Driver:
         return True
 
     def synchronize(self, device: int) -> None:
-        with self._on(device):
-            self._call("cuCtxSynchronize")
+        with self.on_device(device):
+            self.call("cuCtxSynchronize")
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import GH200Error
+from .numa_nodes import SYSFS, memory_of, nodes_without_cpus
 
 GB = 10**9
 _LARGEST_HEADROOM = 8 * GB
@@ -27,6 +28,20 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Group:
+    """A memory limit of a control group above this process; reclaimable is file cache that counts as used."""
+
+    name: str
+    limit_bytes: int
+    used_bytes: int
+    reclaimable_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.limit_bytes - self.used_bytes + self.reclaimable_bytes)
+
+
+@dataclass(frozen=True)
 class _Version:
     """Where a cgroup version keeps its numbers."""
 
@@ -42,16 +57,21 @@ _V1 = _Version("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "tota
 
 
 def memory_limits(
-    memory_limit_gb: float | None = None, *, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
+    memory_limit_gb: float | None = None,
+    *,
+    proc: Path = Path("/proc"),
+    cgroup: Path = Path("/sys/fs/cgroup"),
+    nodes: Path = SYSFS,
 ) -> list[Limit]:
     """Every limit that applies, smallest first. Headroom is left under the system's limits, not the operator's own."""
-    total, available = _meminfo(proc)
+    total, available = (
+        _cpu_memory(proc, nodes, *fields) for fields in (("MemTotal",) * 2, ("MemAvailable", "MemFree"))
+    )
     headroom = min(_LARGEST_HEADROOM, total // 10)
     limits = [Limit("free memory of the machine (MemAvailable, less headroom)", max(0, available - headroom))]
-    for name, free in _cgroup_free(proc, cgroup):
-        limits.append(
-            Limit(f"memory limit of the control group {name} (less headroom)", max(0, free - min(headroom, free // 10)))
-        )
+    for group in control_groups(proc, cgroup):
+        room = max(0, group.free_bytes - min(headroom, group.free_bytes // 10))
+        limits.append(Limit(f"memory limit of the control group {group.name} (less headroom)", room))
     if memory_limit_gb is not None:
         limits.append(Limit("in_memory.memory_limit_gb", int(memory_limit_gb * GB)))
     return sorted(limits, key=lambda limit: limit.bytes)
@@ -75,38 +95,36 @@ def over_limit(dataset: str, need: int, limit: Limit, *, estimated: bool, compre
     )
 
 
-def _meminfo(proc: Path) -> tuple[int, int]:
+def _cpu_memory(proc: Path, nodes: Path, field: str, node_field: str) -> int:
+    """Where a GPU's memory shows up as a NUMA node the kernel counts it as its own, but nothing of ours belongs there."""
     fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
-    return tuple(int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
+    on_gpus = sum(memory_of(node, node_field, nodes) for node in nodes_without_cpus(nodes))
+    return max(0, int(fields[field].split()[0]) * 1024 - on_gpus)
 
 
-def _cgroup_free(proc: Path, root: Path) -> Iterator[tuple[str, int]]:
+def control_groups(proc: Path, root: Path) -> Iterator[Group]:
+    """Those above this process that have a limit, innermost first."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
         return
     for line in lines:
         number, controllers, path = line.split(":", 2)
-        if number == "0":
-            yield from _free_up_the_tree(root, path, _V2)
-            yield from _free_up_the_tree(root, path, _V2_HYBRID)
-        elif "memory" in controllers.split(","):
-            yield from _free_up_the_tree(root, path, _V1)
+        versions = (_V2, _V2_HYBRID) if number == "0" else (_V1,) if "memory" in controllers.split(",") else ()
+        for version in versions:
+            yield from _up_the_tree(root, path, version)
 
 
-def _free_up_the_tree(root: Path, path: str, version: _Version) -> Iterator[tuple[str, int]]:
+def _up_the_tree(root: Path, path: str, version: _Version) -> Iterator[Group]:
     """A group is bound by all above it. Inside a container the path may be the host's: then only the root exists."""
     mount = root / version.mount
     parts = [part for part in path.split("/") if part and part != ".."]
     for depth in range(len(parts), -1, -1):
         folder = mount.joinpath(*parts[:depth])
         maximum, current = _number(folder / version.maximum), _number(folder / version.current)
-        if maximum is None or current is None or maximum >= _UNLIMITED:
-            continue
-        yield (
-            "/" + "/".join(parts[:depth]),
-            max(0, maximum - current + _reclaimable(folder / "memory.stat", version.reclaimable)),
-        )
+        if maximum is not None and current is not None and maximum < _UNLIMITED:
+            reclaimable = _reclaimable(folder / "memory.stat", version.reclaimable)
+            yield Group("/" + "/".join(parts[:depth]), maximum, current, reclaimable)
 
 
 def _number(path: Path) -> int | None:

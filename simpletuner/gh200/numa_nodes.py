@@ -7,31 +7,40 @@ import os
 import platform
 from pathlib import Path
 
-_SYSFS = Path("/sys/devices/system/node")
+SYSFS = Path("/sys/devices/system/node")
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _MPOL_BIND = 2
 
 
-def cpu_node(sysfs: Path = _SYSFS) -> int | None:
+def cpu_node(sysfs: Path = SYSFS) -> int | None:
     """The node all CPUs of this process belong to; None where it may run on several or the machine has one."""
-    nodes = sorted(_listed(sysfs / "has_cpu"))
+    nodes = sorted(listed(sysfs / "has_cpu"))
     if len(nodes) < 2:
         return None
     mine = os.sched_getaffinity(0)
-    holding = [node for node in nodes if mine & _listed(sysfs / f"node{node}/cpulist")]
+    holding = [node for node in nodes if mine & listed(sysfs / f"node{node}/cpulist")]
     return holding[0] if len(holding) == 1 else None
 
 
-def nodes_without_cpus(sysfs: Path = _SYSFS) -> set[int]:
-    return _listed(sysfs / "has_memory") - _listed(sysfs / "has_cpu")
+def nodes_without_cpus(sysfs: Path = SYSFS) -> set[int]:
+    return listed(sysfs / "has_memory") - listed(sysfs / "has_cpu")
 
 
-def keep_to_cpu_memory(sysfs: Path = _SYSFS) -> str:
+def memory_of(node: int, field: str, sysfs: Path = SYSFS) -> int:
+    """Bytes of one field (`MemTotal`, `MemFree`) of a node; its lines begin with `Node 0`."""
+    try:
+        lines = (sysfs / f"node{node}/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[-2]) * 1024 for line in lines if line.split()[2:3] == [f"{field}:"]), 0)
+
+
+def keep_to_cpu_memory(sysfs: Path = SYSFS) -> str:
     """Binds this thread's new pages to nodes that have CPUs; returns what went wrong, empty when nothing did."""
     if not nodes_without_cpus(sysfs):
         return ""
     node = cpu_node(sysfs)
-    return bind_thread({node} if node is not None else _listed(sysfs / "has_cpu"))
+    return bind_thread({node} if node is not None else listed(sysfs / "has_cpu"))
 
 
 def bind_thread(nodes: set[int]) -> str:
@@ -48,7 +57,7 @@ def bind_thread(nodes: set[int]) -> str:
     return f"set_mempolicy: {os.strerror(ctypes.get_errno())}"
 
 
-def _listed(path: Path) -> set[int]:
+def listed(path: Path) -> set[int]:
     """A kernel list such as `0-3,8`."""
     try:
         text = path.read_text().strip()

@@ -29,7 +29,7 @@ _SHOWN_PROBLEMS = 20
 _MOST_SEGMENTS = 16
 _TICK_SECONDS = 0.2
 # A file's place in the index: its row, and a name of ordinary length.
-_INDEX_BYTES = 128
+INDEX_BYTES = 128
 _KINDS = Kinds()
 
 
@@ -132,7 +132,7 @@ def stage(dataset: str, root: str | os.PathLike[str], options: StagingOptions, k
 def check_limits(dataset: str, listing: Listing, options: StagingOptions, codec: Codec | None) -> Limit:
     """The tightest limit; raises before the first byte where the dataset cannot fit and must."""
     limit = memory_limits(options.memory_limit_gb)[0]
-    need = sum(room_for(file.size) + _INDEX_BYTES for file in listing.files)
+    need = sum(room_for(file.size) + INDEX_BYTES for file in listing.files)
     if codec is not None and limit.bytes < need:
         # A single file must fit as it is: reading it back makes it whole again.
         largest = max(file.size for file in listing.files)

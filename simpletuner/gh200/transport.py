@@ -62,7 +62,7 @@ def _packed(bundle: dict[str, object]) -> str:
 
 def _jsonable(value: object) -> object:
     try:
-        return _with_environment(json.loads(json.dumps(value, default=_plain)))
+        return with_environment(json.loads(json.dumps(value, default=_plain)))
     except (TypeError, ValueError, RecursionError) as error:
         return f"(cannot be written as JSON: {str(error)[:200] or type(error).__name__})"
 
@@ -75,13 +75,13 @@ def _plain(value: object) -> object:
     raise TypeError(f"a value of type {type(value).__name__}")
 
 
-def _with_environment(value: object) -> object:
+def with_environment(value: object) -> object:
     """`{env:NAME}` in any text of a block, as upstream resolves it in its own values."""
     if isinstance(value, str):
         return _PLACEHOLDER.sub(lambda match: os.environ.get(match.group(1), ""), value)
     if isinstance(value, dict):
-        return {key: _with_environment(item) for key, item in value.items()}
-    return [_with_environment(item) for item in value] if isinstance(value, list) else value
+        return {key: with_environment(item) for key, item in value.items()}
+    return [with_environment(item) for item in value] if isinstance(value, list) else value
 
 
 def _unpacked(text: str) -> dict[str, object]:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SOURCES = tuple(HERE / name for name in ("libcuda.c", "model.c"))
+SOURCES = tuple(HERE / name for name in ("libcuda.c", "model.c", "transfers.c"))
+HEADERS = tuple(HERE / name for name in ("entry.h", "model.h"))
 OLD_BINDINGS = ROOT / "build" / "cuda-bindings-12.9"
 OLD_REQUIREMENT = "cuda-bindings==12.9.*"
 
@@ -27,7 +28,7 @@ class CannotBuild(RuntimeError):
 
 def build() -> Path:
     """The folder with libcuda.so.1, compiled once per version of its sources."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*SOURCES, HERE / "model.h"))).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*SOURCES, *HEADERS))).hexdigest()[:16]
     folder = ROOT / "build" / "fake_driver" / digest
     library = folder / "libcuda.so.1"
     if library.is_file():
@@ -48,10 +49,15 @@ def old_bindings() -> Path:
     module = OLD_BINDINGS / "cuda" / "bindings" / f"driver{sysconfig.get_config_var('EXT_SUFFIX')}"
     if module.is_file():
         return OLD_BINDINGS
-    own = ROOT / "build" / "uv" / "uv"
-    uv = shutil.which("uv") or (str(own) if own.is_file() else None)
-    if uv is None:
-        raise CannotBuild("uv is needed to install cuda-bindings 12.9")
+    found = subprocess.run(
+        ["bash", "-c", 'source scripts/lib/bootstrap.sh && gh200_find_uv "$0"', sys.executable],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if found.returncode:
+        raise CannotBuild(f"uv is needed to install cuda-bindings 12.9: {found.stderr.strip()[-300:]}")
+    uv = found.stdout.strip()
     command = [uv, "pip", "install", "--quiet", "--target", OLD_BINDINGS, "--python", sys.executable, OLD_REQUIREMENT]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -1,5 +1,5 @@
 /* A stand-in libcuda.so.1: entry points, handles, contexts, the call log and injected faults. */
-#include "model.h"
+#include "entry.h"
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 #include <string.h>
 
 #define MAX_HANDLES 4096
-#define CONTEXT_BASE 0x10000u
 enum { STREAM = 1, EVENT = 2 };
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static int initialised, calls, named_calls;
@@ -16,9 +15,9 @@ static int next_handle = 16;
 static __thread uintptr_t contexts[16];
 static __thread int depth;
 
-static uintptr_t current(void) { return depth ? contexts[depth - 1] : 0; }
+uintptr_t current(void) { return depth ? contexts[depth - 1] : 0; }
 
-static result_t log_call(result_t result, const char *name, const char *format, ...) {
+result_t log_call(result_t result, const char *name, const char *format, ...) {
     const char *path = getenv("FAKE_CUDA_LOG");
     FILE *file = path && *path ? fopen(path, "a") : NULL;
     if (file) {
@@ -35,7 +34,7 @@ static result_t log_call(result_t result, const char *name, const char *format, 
 }
 
 /* Takes the lock, which log_call releases; returns the error every call of this name has to give, if any. */
-static result_t enter(const char *name, int needs_context) {
+result_t enter(const char *name, int needs_context) {
     pthread_mutex_lock(&guard);
     calls++;
     if (!initialised) return NOT_INITIALIZED;
@@ -43,14 +42,12 @@ static result_t enter(const char *name, int needs_context) {
     if (chosen && named_calls++ >= settings.fail_after) return settings.fail_code;
     return needs_context && !current() ? INVALID_CONTEXT : OK;
 }
-#define ENTER(context) result_t r = enter(__func__, context)
-#define LEAVE(...) return log_call(r, __func__, __VA_ARGS__)
 
 static int is_handle(const void *handle, int kind) {
     uintptr_t h = (uintptr_t)handle;
     return h >= 16 && h < MAX_HANDLES && handles[h] == kind;
 }
-static int is_stream(const void *stream) { return (uintptr_t)stream <= 2 || is_handle(stream, STREAM); }
+int is_stream(const void *stream) { return (uintptr_t)stream <= 2 || is_handle(stream, STREAM); }
 static void *make_handle(int kind) { handles[next_handle] = (char)kind; return (void *)(uintptr_t)next_handle++; }
 
 result_t cuInit(unsigned flags) {
@@ -119,7 +116,7 @@ result_t cuMemAllocManaged(devptr_t *pointer, size_t bytes, unsigned flags) {
     if (!r) r = new_block(bytes, pointer);
     LEAVE("bytes=%zu flags=%u", bytes, flags);
 }
-result_t cuMemFree_v2(devptr_t pointer) { ENTER(1); if (!r) r = free_block(pointer); LEAVE("pointer=%llx", pointer); }
+result_t cuMemFree_v2(devptr_t pointer) { ENTER(1); if (!r) r = is_plain(pointer) ? free_plain(pointer, DEVICE_ONLY) : free_block(pointer); LEAVE("pointer=%llx", pointer); }
 
 result_t cuMemAdvise_v2(devptr_t start, size_t bytes, int advice, location_t where) {
     ENTER(0);
@@ -240,6 +237,12 @@ static const struct {
     {"cuMemGetInfo", 3020, cuMemGetInfo_v2},
     {"cuMemAllocManaged", 6000, cuMemAllocManaged},
     {"cuMemFree", 3020, cuMemFree_v2},
+    {"cuMemAlloc", 3020, cuMemAlloc_v2},
+    {"cuMemHostAlloc", 2020, cuMemHostAlloc},
+    {"cuMemFreeHost", 2000, cuMemFreeHost},
+    {"cuMemcpyHtoDAsync", 3020, cuMemcpyHtoDAsync_v2},
+    {"cuMemcpyDtoHAsync", 3020, cuMemcpyDtoHAsync_v2},
+    {"cuMemsetD32Async", 3020, cuMemsetD32Async},
     {"cuMemAdvise", 12020, cuMemAdvise_v2},
     {"cuMemAdvise", 8000, cuMemAdvise},
     {"cuMemPrefetchAsync", 12020, cuMemPrefetchAsync_v2},

@@ -128,13 +128,7 @@ static void evict_oldest(int device) {
     if (from) from->place[page] = ON_HOST;
 }
 
-result_t prefetch(devptr_t start, size_t bytes, location_t where) {
-    block_t *b;
-    result_t bad = check_range(start, bytes, &b);
-    if (bad || (bad = check_location(where, 1))) return bad;
-    if (!b) return OK;
-    b->last_prefetch = where;
-    int target = where.type == LOC_DEVICE ? where.id : ON_HOST;
+static void bring(block_t *b, devptr_t start, size_t bytes, int target) {
     size_t first = (start - b->base) / settings.page, last = (start - b->base + bytes - 1) / settings.page;
     size_t used = target == ON_HOST ? 0 : device_used(target);
     for (size_t p = first; p <= last; p++) {
@@ -144,5 +138,21 @@ result_t prefetch(devptr_t start, size_t bytes, location_t where) {
         b->arrival[p] = ++clock_ticks;
         used += settings.page;
     }
+}
+
+result_t prefetch(devptr_t start, size_t bytes, location_t where) {
+    block_t *b;
+    result_t bad = check_range(start, bytes, &b);
+    if (bad || (bad = check_location(where, 1))) return bad;
+    if (!b) return OK;
+    b->last_prefetch = where;
+    bring(b, start, bytes, where.type == LOC_DEVICE ? where.id : ON_HOST);
+    return OK;
+}
+
+result_t touch(devptr_t start, size_t bytes, int device) {
+    block_t *b = find_block(start);
+    if (!b || !b->live || start + bytes > b->base + b->size) return INVALID_VALUE;
+    bring(b, start, bytes, device);
     return OK;
 }

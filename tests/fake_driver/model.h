@@ -42,5 +42,7 @@ result_t free_block(devptr_t base);
 result_t check_range(devptr_t start, size_t bytes, block_t **out);
 result_t advise(devptr_t start, size_t bytes, int advice, location_t where);
 result_t prefetch(devptr_t start, size_t bytes, location_t where);
+/* a write by the GPU moves the pages to it, without any prefetch being remembered */
+result_t touch(devptr_t start, size_t bytes, int device);
 size_t device_used(int device);
 #endif

@@ -7,6 +7,10 @@ import os
 import sys
 import tempfile
 import traceback
+from pathlib import Path
+from types import ModuleType
+
+OVERLAY = Path(__file__).resolve().parents[2] / "simpletuner"
 
 
 def run_in_child(request: dict[str, str | dict[str, str]], output: int) -> None:
@@ -29,6 +33,11 @@ def run_in_child(request: dict[str, str | dict[str, str]], output: int) -> None:
 
 
 def main() -> None:
+    # A fork that was built earlier and is on the path would be taken instead, without a word.
+    package = ModuleType("simpletuner")
+    package.__path__ = [str(OVERLAY)]
+    sys.modules["simpletuner"] = package
+
     import torch  # noqa: F401
 
     import simpletuner.gh200.tensor_arena  # noqa: F401

@@ -171,7 +171,7 @@ old_prefetch.argtypes = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int, ctyp
 assert old_advise(pointer, MIB, Advice.SET_PREFERRED_LOCATION, 0) == 1
 assert old_advise(pointer, MIB, Advice.SET_PREFERRED_LOCATION, -1) == 1
 stream = driver.create_stream(0)
-with driver._on(0):
+with driver.on_device(0):
     assert old_prefetch(pointer, MIB, 0, stream) != 0
 assert old_advise(pointer, MIB, Advice.SET_PREFERRED_LOCATION, 1) == 0
 assert driver.range_attribute(pointer, MIB, RangeAttribute.PREFERRED_LOCATION, 0) == 0, "meant GPU 1"

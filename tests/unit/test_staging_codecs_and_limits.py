@@ -61,12 +61,23 @@ def system(folder: Path, cgroup: str, files: dict[str, str], available_kb: int =
     for name, text in files.items():
         (groups / name).parent.mkdir(parents=True, exist_ok=True)
         (groups / name).write_text(text)
-    return {"proc": proc, "cgroup": groups}
+    return {"proc": proc, "cgroup": groups, "nodes": folder / "node"}
 
 
 def test_free_memory_leaves_headroom(tmp_path: Path) -> None:
     (limit,) = memory_limits(**system(tmp_path, "", {}))
     assert limit.bytes == 90_000_000 * 1024 - 8 * GB and "MemAvailable" in limit.name
+
+
+def test_memory_of_a_gpu_that_is_a_numa_node_is_not_ours_to_fill(tmp_path: Path) -> None:
+    nodes = tmp_path / "node"
+    (nodes / "node1").mkdir(parents=True)
+    (nodes / "has_cpu").write_text("0\n")
+    (nodes / "has_memory").write_text("0-1\n")
+    (nodes / "node1/meminfo").write_text("Node 1 MemTotal: 60000000 kB\nNode 1 MemFree: 50000000 kB\n")
+    (limit,) = memory_limits(**system(tmp_path, "", {}))
+    # Headroom too is a tenth of the processors' own memory.
+    assert limit.bytes == (90_000_000 - 50_000_000 - 4_000_000) * 1024
 
 
 def test_the_tightest_group_above_counts_and_file_cache_does_not(tmp_path: Path) -> None:

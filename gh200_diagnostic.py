@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Will this machine do what a GH200 run asks of it? `python3 gh200_diagnostic.py --help` explains the options."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE / "simpletuner"
+
+
+def main() -> int:
+    if sys.version_info < (3, 10):
+        print("error: the diagnostic needs Python 3.10 or newer\n  fix: run it with .venv/bin/python", file=sys.stderr)
+        return 2
+    if not (PACKAGE / "gh200" / "diagnostic.py").is_file():
+        print(
+            f"error: there is no simpletuner/gh200 beside {Path(__file__).name}\n"
+            f"  where: {HERE}\n"
+            "  why: this file only starts the diagnostic, which lives in that package\n"
+            "  fix: run it where it was, in the repository or the fork, or copy simpletuner/gh200 with it",
+            file=sys.stderr,
+        )
+        return 2
+    # An empty parent instead of upstream's own, whose start-up code wants torch and takes seconds.
+    parent = ModuleType("simpletuner")
+    parent.__path__ = [str(PACKAGE)]
+    sys.modules["simpletuner"] = parent
+    return int(import_module("simpletuner.gh200.diagnostic").main())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

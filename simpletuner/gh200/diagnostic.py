@@ -1,0 +1,234 @@
+"""The diagnostic's command line: will this machine do what a GH200 run is about to ask of it?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from .diagnostic_allocation import Allocation, try_allocation
+from .diagnostic_bandwidth import Bandwidth, measure
+from .diagnostic_checks import Finding, run_checks
+from .diagnostic_config import read_config
+from .diagnostic_device import Device
+from .diagnostic_facts import Facts
+from .diagnostic_gpu import read_gpus
+from .diagnostic_host import read_host
+from .diagnostic_machine import Machine
+from .diagnostic_print import Progress, print_page, summary
+from .diagnostic_result import FAIL, SKIP, STATUSES
+from .diagnostic_software import read_software
+from .driver import CudaError, Driver
+from .errors import GH200Error
+
+SCHEMA_VERSION = 1
+REPORT = "gh200_diagnostic_report.json"
+LARGEST_SCALE = 100.0
+INTERRUPTED = 130
+_NO_DRIVER = "no CUDA device that the driver layer can use (see cuda_device)"
+_EXAMPLES = """\
+examples:
+  python3 gh200_diagnostic.py                          everything, with the allocation test where there is a GPU
+  python3 gh200_diagnostic.py --skip-allocation        facts and checks only: seconds, and nothing is allocated
+  python3 gh200_diagnostic.py --config config/gh200_in_memory_example.json
+                                                       will this training config fit on this machine?
+  python3 gh200_diagnostic.py --json | jq .summary     for scripts; the exit code says it too
+
+exit code: 0 no check failed, 1 at least one did, 2 the command line or the config file cannot be used
+Any Python from 3.10 on will do, torch or not; .venv/bin/python tells most. docs/DIAGNOSTIC.md explains every check.
+"""
+
+
+def _scale(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= LARGEST_SCALE:
+        raise argparse.ArgumentTypeError(f"{text}: a number above 0 and up to {LARGEST_SCALE:g} is wanted, e.g. 1.5")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="gh200_diagnostic.py", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument(
+        "--oversubscription-scale", type=_scale, default=1.5, metavar="X",
+        help="size of the allocation test as a multiple of the GPU's memory (default 1.5), bounded by free RAM",
+    )  # fmt: skip
+    made.add_argument("--skip-allocation", action="store_true", help="leave the allocation test out")
+    made.add_argument("--bandwidth", action="store_true", help="also measure copies between host and GPU")
+    made.add_argument("--config", type=Path, metavar="FILE", help="also check this training config (.json or .toml)")
+    made.add_argument(
+        "--output", type=Path, default=Path(REPORT), metavar="FILE", help=f"JSON report (default {REPORT})"
+    )
+    made.add_argument("--json", action="store_true", help="the report on standard output, and nothing else there")
+    made.add_argument("--quiet", action="store_true", help="only the summary line")
+    return made
+
+
+def _check_output(target: Path) -> None:
+    """Finds out before any work whether the report can be written; leaves nothing behind."""
+    folder = target.resolve().parent
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(21, "is a folder")
+        if _is_plain(target):
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        raise GH200Error(
+            "The report cannot be written.",
+            where=str(target),
+            why=error.strerror or str(error),
+            fix="name a file in a folder that exists and can be written with --output FILE",
+        ) from error
+
+
+def _is_plain(target: Path) -> bool:
+    """False for a device or a pipe, which must be written to and never replaced."""
+    try:
+        return stat.S_ISREG(target.stat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def _write(target: Path, text: str) -> None:
+    """In one step: a reader sees the old report or the new one."""
+    if not _is_plain(target):
+        target.write_text(text, encoding="utf-8")
+        return
+    place = target.resolve()
+    part = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _config_of(path: Path) -> dict[str, object]:
+    try:
+        from .config_file import read_config_file
+    except ImportError as error:
+        raise GH200Error(
+            "--config needs Python 3.11 or newer.", why=str(error), fix="run with .venv/bin/python"
+        ) from error
+    return read_config_file(path.expanduser())
+
+
+def _dynamic(facts: Facts, machine: Machine, options: argparse.Namespace, progress: Progress) -> Facts:
+    """The tests that use the GPU, the largest one last."""
+    if options.skip_allocation and not options.bandwidth:
+        return facts
+    driver = None if facts.gpus.hung else machine.driver()
+    if not isinstance(driver, Driver):
+        allocation = None if options.skip_allocation else Allocation(SKIP, _NO_DRIVER)
+        return replace(
+            facts, allocation=allocation, bandwidth=Bandwidth(SKIP, _NO_DRIVER) if options.bandwidth else None
+        )
+
+    def room() -> int:
+        return read_host(machine).room_bytes
+
+    try:
+        device = Device(driver, 0)
+    except CudaError as error:
+        text, fix = f"the GPU cannot be opened: {error}", "check nvidia-smi: another process may hold it exclusively"
+        allocation = None if options.skip_allocation else Allocation(FAIL, text, fix)
+        return replace(
+            facts, allocation=allocation, bandwidth=Bandwidth(FAIL, text, fix) if options.bandwidth else None
+        )
+    try:
+        if options.bandwidth:
+            facts = replace(facts, bandwidth=measure(device, room, facts.gpus.coherent, progress))
+        if not options.skip_allocation:
+            scale = options.oversubscription_scale
+            facts = replace(facts, allocation=try_allocation(device, scale, room, progress))
+    finally:
+        progress.end()
+        device.close()
+    return facts
+
+
+def report_of(facts: Facts, findings: tuple[Finding, ...], arguments: Sequence[str], code: int) -> dict[str, Any]:
+    counts = {status: sum(finding.status == status for finding in findings) for status in STATUSES}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "arguments": list(arguments),
+        "facts": asdict(facts) | {"memory_mode": facts.memory_mode, "room_bytes": facts.host.room_bytes},
+        "checks": [asdict(finding) for finding in findings],
+        "summary": counts | {"exit_code": code},
+    }
+
+
+def diagnose(
+    machine: Machine, options: argparse.Namespace, config: Mapping[str, object] | None
+) -> tuple[Facts, tuple[Finding, ...]]:
+    progress = Progress(options.quiet)
+    progress("asking the machine")
+    gpus = read_gpus(machine)
+    facts = Facts(read_host(machine), gpus, read_software(machine))
+    if config is not None:
+        progress("reading the datasets of the config")
+        processes = max(1, gpus.usable or len(gpus.devices))
+        facts = replace(facts, config=read_config(options.config, config, processes, machine.environ))
+    facts = _dynamic(facts, machine, options, progress)
+    return facts, run_checks(facts, config is not None)
+
+
+def main(arguments: Sequence[str] | None = None, machine: Machine | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser().parse_args(words)
+    try:
+        _check_output(options.output)
+        config = None if options.config is None else _config_of(options.config)
+    except GH200Error as error:
+        print(error.render(), file=sys.stderr)
+        return 2
+    try:
+        facts, findings = diagnose(machine or Machine(), options, config)
+    except KeyboardInterrupt:
+        print("\ninterrupted; what was allocated has been freed, no report was written", file=sys.stderr)
+        return INTERRUPTED
+    code = 1 if any(finding.status == FAIL for finding in findings) else 0
+    text = json.dumps(report_of(facts, findings, words, code), indent=1) + "\n"
+    try:
+        _write(options.output, text)
+    except OSError as error:
+        print(f"The report could not be written to {options.output}: {error}", file=sys.stderr)
+        return 2
+    _show(options, facts, findings, text)
+    return code
+
+
+def _show(options: argparse.Namespace, facts: Facts, findings: tuple[Finding, ...], text: str) -> None:
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        if options.json:
+            sys.stdout.write(text)
+        else:
+            if not options.quiet:
+                print_page(facts, findings, sys.stdout)
+            print(summary(findings, str(options.output)))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `| head` has seen enough; the report is written, and the exit code still counts.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

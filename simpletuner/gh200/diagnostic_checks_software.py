@@ -1,0 +1,132 @@
+"""Checks of the software: the torch build, the packages, what the environment asks for, and the fork."""
+
+from __future__ import annotations
+
+from .diagnostic_facts import Facts
+from .diagnostic_result import FAIL, PASS, SKIP, WARN, Result
+from .diagnostic_software import ALLOCATOR_VARIABLES
+
+LEAST_PYTHON, FIRST_TOO_NEW = (3, 12), (3, 14)
+LEAST_BINDINGS = (12, 9)
+NO_TORCH = "torch is not installed in this interpreter"
+USE_VENV = "run with .venv/bin/python (scripts/setup.sh makes it)"
+OPTIONAL_PACKAGES = ("lz4", "nvidia-ml-py", "python-snappy", "zstandard")
+
+
+def python_version(facts: Facts) -> Result:
+    version = facts.software.python
+    shown = ".".join(map(str, version))
+    if LEAST_PYTHON <= version[:2] < FIRST_TOO_NEW:
+        return Result(PASS, shown)
+    return Result(WARN, f"{shown}: the diagnostic runs, the fork needs 3.12 or 3.13")
+
+
+def torch_build(facts: Facts) -> Result:
+    torch = facts.software.torch
+    if torch is None:
+        return Result(SKIP, NO_TORCH, USE_VENV)
+    if torch.error:
+        return Result(
+            FAIL, f"torch cannot be imported: {torch.error}", "install it again: remove .venv and run scripts/setup.sh"
+        )
+    shown = f"{torch.version}, {f'CUDA {torch.cuda}' if torch.cuda else 'no CUDA'}"
+    if torch.cuda:
+        return Result(PASS, shown)
+    if facts.grace or facts.gpus.devices:
+        return Result(FAIL, f"{shown}: a CPU build, which cannot use the GPU")
+    return Result(WARN, f"{shown}: a CPU build")
+
+
+def torch_sees_gpu(facts: Facts) -> Result:
+    torch, gpus = facts.software.torch, facts.gpus
+    if torch is None or torch.error or not torch.cuda:
+        return Result(SKIP, NO_TORCH if torch is None else "there is no torch that could (see torch_build)")
+    if not gpus.devices:
+        return Result(SKIP, "no CUDA device")
+    if not torch.available:
+        driver = f"driver {gpus.driver_version}, CUDA {gpus.cuda_version}"
+        return Result(FAIL, f"torch, built for CUDA {torch.cuda}, finds no GPU ({driver})")
+    missing = sorted(
+        {f"sm_{major}{minor}" for major, minor in (gpu.compute_capability or (0, 0) for gpu in gpus.devices) if major}
+        - set(torch.architectures)
+    )
+    if missing and not _covered(missing, torch.architectures):
+        return Result(FAIL, f"torch has no code for {', '.join(missing)}; it has {', '.join(torch.architectures)}")
+    return Result(PASS, f"{torch.device_count} of {len(gpus.devices)}")
+
+
+def _covered(missing: list[str], architectures: tuple[str, ...]) -> bool:
+    """Code runs on every later GPU of the same major number."""
+    have = [int(name[3:]) for name in architectures if name.startswith("sm_") and name[3:].isdigit()]
+    return all(any(own // 10 == int(name[3:]) // 10 and own <= int(name[3:]) for own in have) for name in missing)
+
+
+def allocator_config(facts: Facts) -> Result:
+    software = facts.software
+    given = {name: software.environment[name] for name in ALLOCATOR_VARIABLES if software.environment.get(name)}
+    if not given:
+        return Result(PASS, "not set")
+    if software.torch is None or software.torch.error:
+        return Result(SKIP, f"{', '.join(given)} is set, but there is no torch that could judge it", USE_VENV)
+    if software.refused_allocator_settings:
+        shown = "; ".join(
+            f"{name}={given.get(name, '')}: {text[:200]}" for name, text in software.refused_allocator_settings.items()
+        )
+        return Result(FAIL, f"this torch refuses {shown}")
+    unknown = [f"{name}: {text}" for name, text in software.problems.items() if name in given]
+    if unknown:
+        return Result(SKIP, "; ".join(unknown))
+    return Result(PASS, ", ".join(f"{name}={value}" for name, value in given.items()))
+
+
+def gh200_environment(facts: Facts) -> Result:
+    software = facts.software
+    if software.environment_problems:
+        return Result(FAIL, "; ".join(software.environment_problems))
+    if software.environment_notes:
+        return Result(WARN, "; ".join(software.environment_notes), "correct or unset the variable")
+    ours = [f"{name}={value}" for name, value in software.environment.items() if "GH200" in name]
+    return Result(PASS, ", ".join(ours) or "nothing set: hints are off unless the config asks for them")
+
+
+def cuda_bindings(facts: Facts) -> Result:
+    text = facts.software.packages.get("cuda-bindings")
+    if text is None:
+        if facts.software.torch is None:
+            return Result(SKIP, f"not installed; neither is torch: {USE_VENV}")
+        return Result(FAIL, "not installed: no memory hints, and unified-memory caches stay in plain RAM")
+    major, minor = (int(part) if part.isdigit() else 0 for part in f"{text}.0".split(".")[:2])
+    if (major, minor) < LEAST_BINDINGS:
+        return Result(FAIL, f"{text}: advice with a location came with 12.9")
+    return Result(PASS, text)
+
+
+def packages(facts: Facts) -> Result:
+    found = facts.software.packages
+    missing = [name for name, version in found.items() if version is None]
+    if facts.software.torch is None:
+        return Result(
+            SKIP,
+            f"{len(missing)} of {len(found)} are missing, torch among them: not the training environment",
+            USE_VENV,
+        )
+    needed = [name for name in missing if name not in (*OPTIONAL_PACKAGES, "cuda-bindings")]
+    if needed:
+        return Result(FAIL, f"missing: {', '.join(needed)}")
+    optional = [name for name in missing if name in OPTIONAL_PACKAGES]
+    if optional:
+        return Result(WARN, f"missing: {', '.join(optional)}; only a config that asks for them needs them")
+    return Result(PASS, f"all {len(found)} installed")
+
+
+def upstream_release(facts: Facts) -> Result:
+    software = facts.software
+    if software.upstream_release is None:
+        return Result(WARN, "there is no built fork here, so nothing to train with")
+    where = "this tree" if software.fork_folder == "." else software.fork_folder
+    shown = f"SimpleTuner {software.upstream_release} in {where}"
+    if software.fork_is_current is False:
+        return Result(WARN, f"{shown} was built from another state of this repository")
+    if software.upstream_verified is False:
+        return Result(WARN, f"{shown}: the patches were not verified on this release", "./execute_gh200_rebase.sh lock")
+    return Result(PASS, shown)

@@ -1,0 +1,234 @@
+"""Facts about a training config: what its datasets, caches, codecs and ramp would take on this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from .codecs import Codec, load_codec
+from .errors import GH200Error
+from .keys import DATASETS_FILE_KEY, plain_key
+from .memory_limits import GB
+from .staging import INDEX_BYTES
+from .staging_list import Kinds, Listing, list_dataset
+from .staging_options import StagingOptions
+from .staging_segment import estimate_ratio, room_for
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+NEEDS_PYDANTIC = "pydantic is not installed in this interpreter"
+# A latent of 16 channels at an eighth of the edge, in bf16, takes half a byte for every pixel.
+_LATENT_BYTES_PER_PIXEL = 0.5
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One dataset with a folder; the sizes are what staging would count, 0 for one that is not staged."""
+
+    id: str
+    folder: str
+    in_memory: bool
+    problem: str = ""
+    files: int = 0
+    file_bytes: int = 0
+    need_bytes: int = 0
+    estimated_bytes: int = 0
+    latent_bytes: int = 0
+    memory_limit_bytes: int | None = None
+    on_limit: str = "error"
+    compression: str | None = None
+    codec_problem: str = ""
+
+
+@dataclass(frozen=True)
+class Caches:
+    """The unified-memory caches a config asks for."""
+
+    kinds: tuple[str, ...]
+    latent_bytes: int
+    memory_limit_bytes: int | None
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Config:
+    """None where it could not be told; `unjudged` says why."""
+
+    path: str
+    unjudged: str
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    missing: tuple[str, ...]
+    datasets: tuple[Dataset, ...]
+    caches: Caches | None
+    ramp: str | None
+    ramp_notes: tuple[str, ...]
+    ramp_problem: str
+    processes: int
+
+
+def read_config(path: Path, raw: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
+    from .transport import with_environment
+
+    plain = {plain_key(key): with_environment(value) for key, value in raw.items()}
+    entries, missing = _entries(plain)
+    datasets = tuple(_dataset(entry) for entry in entries if entry.get("instance_data_dir"))
+    settings, unjudged, problems = _settings(plain, environ, entries)
+    ramp, ramp_problem = None, ""
+    if settings is not None and settings.optimizations.enable_batch_size_rampup:
+        ramp, ramp_problem = _ramp(settings, plain, processes)
+    return Config(
+        path=str(path),
+        unjudged=unjudged,
+        problems=problems,
+        notes=settings.notes if settings else (),
+        missing=(*missing, *(item.problem for item in datasets if item.problem), *_output_problem(plain)),
+        datasets=datasets,
+        caches=_caches(settings, datasets) if settings else None,
+        ramp=ramp.describe() if ramp else None,
+        ramp_notes=ramp.notes if ramp else (),
+        ramp_problem=ramp_problem,
+        processes=processes,
+    )
+
+
+def _entries(config: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The datasets, wherever they are written; what is no block of keys is the settings' business."""
+    found, missing = config.get("datasets"), []
+    older, file = config.get("data_backend"), config.get(DATASETS_FILE_KEY)
+    if found is None and isinstance(older, Mapping):
+        found = [{"id": Path(str(older.get("instance_data_dir", ""))).name, **older}]
+    elif found is None and isinstance(file, str):
+        try:
+            found = json.loads(Path(file).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            missing.append(f"{DATASETS_FILE_KEY} {file} cannot be used: {getattr(error, 'strerror', None) or error}")
+    elif found is None:
+        missing.append(f"the config names no dataset: neither datasets nor {DATASETS_FILE_KEY}")
+    listed = found if isinstance(found, list) else []
+    entries = [entry for entry in listed if isinstance(entry, Mapping)]
+    return [entry for entry in entries if not (entry.get("disabled") or entry.get("disable"))], missing
+
+
+def _dataset(entry: Mapping[str, Any]) -> Dataset:
+    name, folder = str(entry.get("id", "")), str(entry["instance_data_dir"])
+    in_memory = entry.get("type") == "in_memory"
+    if entry.get("type", "local") not in ("local", "in_memory"):
+        return Dataset(name, folder, False)
+    try:
+        options = StagingOptions.of(entry.get("in_memory"))
+    except (GH200Error, AttributeError):
+        options = StagingOptions()  # the settings name everything wrong with the block
+    codec, codec_problem = _codec(options.compression)
+    limit = options.memory_limit_gb
+    known = Dataset(
+        name,
+        folder,
+        in_memory,
+        memory_limit_bytes=None if limit is None else int(limit * GB),
+        on_limit=options.on_limit,
+        compression=options.compression,
+        codec_problem=codec_problem,
+    )
+    if not os.path.isdir(folder):
+        there = "is not a folder" if os.path.exists(folder) else "does not exist"
+        return replace(known, problem=f'dataset directory {folder} of "{name}" {there}')
+    try:
+        listing = list_dataset(folder)
+    except GH200Error as error:
+        return replace(known, problem=f'dataset directory {folder} of "{name}" cannot be read: {error.why}')
+    need = sum(room_for(file.size) + INDEX_BYTES for file in listing.files)
+    return replace(
+        known,
+        problem="" if listing.files else f'dataset directory {folder} of "{name}" holds no files',
+        files=len(listing.files),
+        file_bytes=listing.bytes,
+        need_bytes=need if in_memory else 0,
+        estimated_bytes=_estimated(listing, need, codec) if in_memory else 0,
+        latent_bytes=_latents(listing, entry),
+    )
+
+
+def _codec(name: str | None) -> tuple[Codec | None, str]:
+    try:
+        return load_codec(name), ""
+    except GH200Error as error:
+        return None, error.what
+
+
+def _estimated(listing: Listing, need: int, codec: Codec | None) -> int:
+    if codec is None or not listing.files:
+        return need
+    return max(max(file.size for file in listing.files), int(need * estimate_ratio(listing.files, codec)))
+
+
+def _latents(listing: Listing, entry: Mapping[str, Any]) -> int:
+    """Rough, and only for images: every picture at the dataset's resolution."""
+    try:
+        edge = float(entry.get("resolution", 1024))
+    except (TypeError, ValueError):
+        return 0
+    if not math.isfinite(edge):
+        return 0
+    pixels = edge * 1e6 if entry.get("resolution_type") == "area" else edge * edge
+    images = Kinds().images
+    count = sum(os.path.splitext(name)[1].lower().lstrip(".") in images for name, _ in listing.names)
+    return int(count * pixels * _LATENT_BYTES_PER_PIXEL)
+
+
+def _settings(
+    config: Mapping[str, Any], environ: Mapping[str, str], entries: list[Mapping[str, Any]]
+) -> tuple[Settings | None, str, tuple[str, ...]]:
+    try:
+        from .settings_errors import SettingsError
+        from .settings_sources import read_settings
+    except ImportError:
+        return None, NEEDS_PYDANTIC, ()
+    try:
+        file: list[object] | None = list(entries) if config.get(DATASETS_FILE_KEY) else None
+        return read_settings(config, environ, dataset_file=file), "", ()
+    except SettingsError as error:
+        return None, "", tuple(str(problem) for problem in error.problems)
+
+
+def _ramp(settings: Settings, config: Mapping[str, Any], processes: int) -> tuple[Any, str]:
+    from .ramp_apply import ramp_from
+
+    sizes = {"train_batch_size": 1, "gradient_accumulation_steps": 1}
+    given = {key: _whole(config[key]) for key in sizes if config.get(key) is not None}
+    try:
+        return ramp_from(settings.optimizations, SimpleNamespace(**dict(config) | sizes | given), processes), ""
+    except GH200Error as error:
+        return None, "; ".join(part for part in (error.what, error.where.replace("\n", "; ")) if part)
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.strip().isdigit() else value
+
+
+def _caches(settings: Settings, datasets: tuple[Dataset, ...]) -> Caches | None:
+    kinds = tuple(kind for kind in ("vae", "text") if settings.uses_unified_memory(kind))
+    if not kinds:
+        return None
+    limit = settings.caches.memory_limit_gb
+    latents = sum(item.latent_bytes for item in datasets) if "vae" in kinds else 0
+    ratio = settings.optimizations.uvm_oversubscription_ratio
+    return Caches(kinds, latents, None if limit is None else int(limit * GB), ratio)
+
+
+def _output_problem(config: Mapping[str, Any]) -> list[str]:
+    """The nearest existing folder above output_dir must take new files."""
+    if not config.get("output_dir"):
+        return []
+    folder = Path(str(config["output_dir"])).absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return [] if writable else [f"output_dir {config['output_dir']} cannot be written"]

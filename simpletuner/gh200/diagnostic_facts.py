@@ -1,0 +1,41 @@
+"""All facts of one diagnosis, in the shape the checks and the report read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .diagnostic_allocation import Allocation
+from .diagnostic_bandwidth import Bandwidth
+from .diagnostic_config import Config
+from .diagnostic_gpu import Gpus
+from .diagnostic_host import Host
+from .diagnostic_software import Software
+
+GRACE = "aarch64"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The last three are None where they were not asked for."""
+
+    host: Host
+    gpus: Gpus
+    software: Software
+    config: Config | None = None
+    allocation: Allocation | None = None
+    bandwidth: Bandwidth | None = None
+
+    @property
+    def grace(self) -> bool:
+        """Whether the host can be the CPU half of a superchip."""
+        return self.host.architecture == GRACE
+
+    @property
+    def memory_mode(self) -> str:
+        """How the GPU's memory shows up in the kernel: `NUMA`, `CDMM`, `unknown`, or `none` without coherence."""
+        coherent = [gpu for gpu in self.gpus.devices if gpu.coherent]
+        if not coherent:
+            return "none" if all(gpu.told for gpu in self.gpus.devices) else "unknown"
+        if any(gpu.numa_node is not None for gpu in coherent):
+            return "NUMA"
+        return "unknown" if any(not node.cpus and node.total_bytes for node in self.host.nodes) else "CDMM"

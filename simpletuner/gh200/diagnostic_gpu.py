@@ -1,0 +1,198 @@
+"""Facts about the GPUs: from NVML, or nvidia-smi where there are no NVML bindings, and from the CUDA driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .diagnostic_machine import Machine, Ran
+from .driver import DeviceAttribute, Driver
+from .errors import GH200Error
+
+SMI_SECONDS = 10.0
+SMI_FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.used")
+MIB = 1 << 20
+NUMA_NODE = 1  # the driver's value of NUMA_CONFIG for memory that is a node of its own
+ADDRESSING_MODES = {0: "NONE", 1: "HMM", 2: "ATS"}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; None where no source says."""
+
+    index: int
+    name: str
+    compute_capability: tuple[int, int] | None = None
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    addressing_mode: str | None = None
+    numa_node: int | None = None
+    c2c_enabled: bool | None = None
+    c2c_links: int | None = None
+    c2c_links_active: int | None = None
+    attributes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def told(self) -> bool:
+        """Whether any source could say how this GPU reaches memory."""
+        return bool(self.attributes) or self.addressing_mode is not None
+
+    @property
+    def coherent(self) -> bool:
+        """Whether CPU and GPU share page tables, as on a GH200."""
+        uses_host_tables = self.attributes.get("pageable_memory_access_uses_host_page_tables") == 1
+        return self.addressing_mode == "ATS" or uses_host_tables
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """All GPUs, who told about them, and what each source that did not had to say."""
+
+    devices: tuple[Gpu, ...] = ()
+    source: str | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    usable: int | None = None
+    visible_devices: str | None = None
+    kernel_driver: str | None = None
+    hung: bool = False
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def coherent(self) -> bool:
+        return any(gpu.coherent for gpu in self.devices)
+
+
+def read_gpus(machine: Machine) -> Gpus:
+    """nvidia-smi goes first: where it hangs, NVML and the driver would hang this process too, beyond any time limit."""
+    query = f"--query-gpu={','.join(SMI_FIELDS)}"
+    smi = machine.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), SMI_SECONDS, machine.environ)
+    visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    kernel = _kernel_driver(machine)
+    problems: dict[str, str] = {}
+    if smi.hung:
+        return Gpus((), None, None, None, None, visible, kernel, True, {"nvidia-smi": smi.problem})
+    found, version = _from_nvml(machine.nvml(), problems)
+    source = "NVML"
+    if not found:
+        found, version = _from_smi(smi, problems)
+        source = "nvidia-smi"
+    driver = machine.driver()
+    usable = cuda = None
+    if isinstance(driver, GH200Error):
+        problems["CUDA driver"] = f"{driver.what}{f' ({driver.why})' if driver.why else ''}"
+    else:
+        usable, cuda = driver.device_count, f"{driver.version // 1000}.{driver.version % 1000 // 10}"
+        if not found:
+            source = "CUDA driver"
+        found = _with_attributes(found, driver, visible)
+    return Gpus(tuple(found), source if found else None, version, cuda, usable, visible, kernel, problems=problems)
+
+
+def _kernel_driver(machine: Machine) -> str | None:
+    """The kernel module's own first line: proof of a GPU's driver where nothing else can be asked."""
+    try:
+        return (machine.root / "proc/driver/nvidia/version").read_text(errors="replace").splitlines()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def _from_nvml(nvml: Any, problems: dict[str, str]) -> tuple[list[Gpu], str | None]:
+    if isinstance(nvml, str):
+        problems["NVML"] = nvml
+        return [], None
+    try:
+        nvml.nvmlInit()
+    except Exception as error:  # NVML's own error type is only known to the module that may be a stand-in
+        problems["NVML"] = str(error)
+        return [], None
+    try:
+        version = _asked(nvml.nvmlSystemGetDriverVersion)
+        return [_nvml_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())], version
+    except Exception as error:
+        problems["NVML"] = str(error)
+        return [], None
+    finally:
+        _asked(nvml.nvmlShutdown)
+
+
+def _asked(question: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer, or None: older drivers and other GPUs do not know every question."""
+    try:
+        answer = question(*arguments)
+    except Exception:
+        return None
+    return answer.decode() if isinstance(answer, bytes) else answer
+
+
+def _nvml_gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    capability = _asked(nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = _asked(nvml.nvmlDeviceGetMemoryInfo, handle)
+    node = _asked(lambda: nvml.nvmlDeviceGetNumaNodeId(handle))
+    c2c = _asked(lambda: nvml.nvmlDeviceGetC2cModeInfoV(handle))
+    links = _field(nvml, handle, "NVML_FI_DEV_C2C_LINK_COUNT", 0)
+    states = [_field(nvml, handle, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link) for link in range(links or 0)]
+    return Gpu(
+        index=index,
+        name=str(_asked(nvml.nvmlDeviceGetName, handle)),
+        compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
+        memory_bytes=int(memory.total) if memory else None,
+        memory_used_bytes=int(memory.used) if memory else None,
+        addressing_mode=ADDRESSING_MODES.get(_asked(lambda: nvml.nvmlDeviceGetAddressingMode(handle))),
+        numa_node=node if node is not None and node >= 0 else None,
+        c2c_enabled=bool(c2c.isC2cEnabled) if c2c is not None else None,
+        c2c_links=links,
+        c2c_links_active=sum(state == 1 for state in states) if links is not None else None,
+    )
+
+
+def _field(nvml: Any, handle: Any, name: str, scope: int) -> int | None:
+    def ask() -> int | None:
+        value = nvml.nvmlDeviceGetFieldValues(handle, [(getattr(nvml, name), scope)])[0]
+        return int(value.value.uiVal) if value.nvmlReturn == 0 else None
+
+    answer = _asked(ask)
+    return None if answer is None else int(answer)
+
+
+def _from_smi(smi: Ran, problems: dict[str, str]) -> tuple[list[Gpu], str | None]:
+    if smi.code != 0:
+        problems["nvidia-smi"] = smi.problem or smi.last_line
+        return [], None
+    found, version = [], None
+    for line in smi.output.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(SMI_FIELDS) or not cells[0].isdigit():
+            continue
+        version = cells[2]
+        major, _, minor = cells[3].partition(".")
+        capability = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+        total, used = (int(cell) * MIB if cell.isdigit() else None for cell in cells[4:6])
+        found.append(Gpu(int(cells[0]), cells[1], capability, total, used))
+    if not found:
+        problems["nvidia-smi"] = smi.last_line if smi.output.strip() else "it lists no GPU"
+    return found, version
+
+
+def _with_attributes(found: list[Gpu], driver: Driver, visible: str | None) -> list[Gpu]:
+    """Ordinals of CUDA and NVML are the same only where CUDA_VISIBLE_DEVICES does not reorder them."""
+    by_index = {gpu.index: gpu for gpu in found}
+    complete = []
+    for device in range(driver.device_count):
+        gpu = by_index.pop(_physical(device, visible), None) or Gpu(device, driver.device_name(device))
+        attributes = {}
+        for attribute in DeviceAttribute:
+            value = _asked(driver.device_attribute, attribute, device)
+            if value is not None:
+                attributes[attribute.name.lower()] = value
+        own_node = attributes.get("numa_id") if attributes.get("numa_config") == NUMA_NODE else None
+        complete.append(replace(gpu, attributes=attributes, numa_node=gpu.numa_node if own_node is None else own_node))
+    return sorted([*complete, *by_index.values()], key=lambda gpu: gpu.index)
+
+
+def _physical(device: int, visible: str | None) -> int:
+    listed = [part.strip() for part in (visible or "").split(",") if part.strip()]
+    named = listed[device] if device < len(listed) else ""
+    return int(named) if named.isdigit() else device

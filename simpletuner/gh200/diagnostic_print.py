@@ -1,0 +1,169 @@
+"""The page for people: facts, checks, a summary line; colour and a table on a terminal, plain text when piped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TextIO
+
+from .diagnostic_checks import Finding
+from .diagnostic_facts import Facts
+from .diagnostic_gpu import Gpu
+from .diagnostic_host import UNLIMITED, Host
+from .diagnostic_result import FAIL, PASS, SKIP, STATUSES, WARN, gb
+from .diagnostic_software import Software, Torch
+
+COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2"}
+PLAIN_WIDTH = 120
+NARROWEST = 60
+LABEL = 16
+SHOWN = 80
+NODE_NUMBERS = ("numa_id", "host_numa_id")
+
+
+def wants_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def fact_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+    yield from _host_rows(facts.host)
+    yield from _gpu_rows(facts)
+    yield from _software_rows(facts.software)
+
+
+def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
+    yield "machine", f"{host.architecture}, kernel {host.kernel}, {host.cpus} CPUs, {host.page_bytes // 1024} KB pages"
+    memlock = "unlimited" if host.memlock_bytes == UNLIMITED else gb(host.memlock_bytes)
+    shm = f"/dev/shm {gb(host.shm_free_bytes)} of {gb(host.shm_total_bytes)} free"
+    available = f"{gb(host.cpu_available_bytes)} available; a run may take {gb(host.room_bytes)}"
+    yield "memory", f"{gb(host.cpu_memory_bytes)}, {available}; memlock {memlock}; {shm}"
+    for group in host.groups:
+        yield "control group", f"{group.name}: {gb(group.used_bytes)} used of {gb(group.limit_bytes)}"
+    nodes = [f"{node.number} ({node.cpus or 'no'} CPUs, {gb(node.total_bytes)})" for node in host.nodes]
+    yield "NUMA nodes", ", ".join(nodes) or "the kernel does not say"
+    huge, balancing = host.transparent_hugepages or "unknown", host.numa_balancing or "unknown"
+    cleared = host.init_on_alloc or "not set"
+    yield "kernel settings", f"THP {huge}, numa_balancing {balancing}, init_on_alloc {cleared}"
+
+
+def _gpu_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+    gpus = facts.gpus
+    versions = f"{gpus.driver_version or 'unknown'}, CUDA {gpus.cuda_version or 'unknown'}"
+    yield "GPU driver", f"{versions}; memory mode {facts.memory_mode}" if gpus.devices else "no GPU was found"
+    for gpu in gpus.devices:
+        yield f"GPU {gpu.index}", _gpu(gpu)
+    for indices, text in _attributes(gpus.devices).items():
+        yield "attributes", f"GPU {', '.join(map(str, indices))}: {text}"
+    if gpus.kernel_driver:
+        yield "kernel driver", gpus.kernel_driver
+    for source, problem in gpus.problems.items():
+        yield f"no {source}", problem
+
+
+def _software_rows(software: Software) -> Iterator[tuple[str, str]]:
+    yield "Python", f"{'.'.join(map(str, software.python))} ({software.executable})"
+    yield "torch", _torch(software.torch)
+    here = [f"{name} {version}" for name, version in software.packages.items() if version and name != "torch"]
+    yield "packages", ", ".join(here) or "none of the fork's"
+    release = software.upstream_release or "(no fork built)"
+    yield "fork", f"revision {software.fork_revision or 'unknown'}, upstream SimpleTuner {release}"
+    for name, value in software.environment.items():
+        yield "environment", f"{name}={value}"
+
+
+def _gpu(gpu: Gpu) -> str:
+    capability = ".".join(map(str, gpu.compute_capability)) if gpu.compute_capability else "unknown"
+    parts = [gpu.name, f"capability {capability}", f"HBM {gb(gpu.memory_used_bytes)} used of {gb(gpu.memory_bytes)}"]
+    parts += [f"addressing {gpu.addressing_mode}"] if gpu.addressing_mode else []
+    parts += [f"NUMA node {gpu.numa_node}"] if gpu.numa_node is not None else []
+    parts += [f"CPU node {gpu.attributes['host_numa_id']}"] if "host_numa_id" in gpu.attributes else []
+    parts += [f"C2C {gpu.c2c_links_active}/{gpu.c2c_links}"] if gpu.c2c_links is not None else []
+    return ", ".join(parts)
+
+
+def _attributes(gpus: tuple[Gpu, ...]) -> dict[tuple[int, ...], str]:
+    """The device attributes, each set once with the GPUs it holds for; node numbers differ, and stand elsewhere."""
+    found: dict[str, list[int]] = {}
+    for gpu in gpus:
+        shown = [f"{name}={value}" for name, value in gpu.attributes.items() if name not in NODE_NUMBERS]
+        if shown:
+            found.setdefault(" ".join(shown), []).append(gpu.index)
+    return {tuple(indices): text for text, indices in found.items()}
+
+
+def _torch(torch: Torch | None) -> str:
+    if torch is None:
+        return "not installed in this interpreter"
+    if torch.error:
+        return f"cannot be imported: {torch.error}"
+    return f"{torch.version}, CUDA {torch.cuda or 'none'}, sees {torch.device_count} GPUs"
+
+
+def summary(findings: tuple[Finding, ...], report: str) -> str:
+    counts = Counter(finding.status for finding in findings)
+    failed = [finding for finding in findings if finding.status == FAIL]
+    shown = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
+    first = f"; first failure: {failed[0].id}: {textwrap.shorten(failed[0].message, SHOWN)}" if failed else ""
+    return f"GH200 diagnostic: {shown}{first}. Report: {report}"
+
+
+def print_page(facts: Facts, findings: tuple[Finding, ...], stream: TextIO) -> None:
+    colour = wants_colour(stream)
+    width = max(NARROWEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if stream.isatty() else PLAIN_WIDTH
+    print(_painted("Facts", "1", colour), file=stream)
+    for label, text in fact_rows(facts):
+        _row(f"  {label:<{LABEL}}", text, width, stream)
+    print("\n" + _painted("Checks", "1", colour), file=stream)
+    widest = max(len(finding.id) for finding in findings)
+    for finding in findings:
+        head = f"  {finding.status:<4}  {finding.id:<{widest}}  "
+        mark = head.replace(finding.status, _painted(finding.status, COLOURS[finding.status], colour), 1)
+        _row(head, finding.message, width, stream, mark)
+        if finding.fix:
+            _row(" " * len(head), f"fix: {finding.fix}", width, stream)
+    print(file=stream)
+
+
+def _painted(text: str, code: str, colour: bool) -> str:
+    return f"\033[{code}m{text}\033[0m" if colour else text
+
+
+def _row(head: str, text: str, width: int, stream: TextIO, shown_head: str | None = None) -> None:
+    lines = textwrap.wrap(text, max(20, width - len(head)), break_on_hyphens=False) or [""]
+    print((shown_head or head) + lines[0], file=stream)
+    for line in lines[1:]:
+        print(" " * len(head) + line, file=stream)
+
+
+class Progress:
+    """One line on a terminal, one line per kind of work elsewhere; always on standard error."""
+
+    def __init__(self, quiet: bool, stream: TextIO = sys.stderr) -> None:
+        self._quiet, self._stream = quiet, stream
+        self._last, self._work, self._open = 0.0, "", False
+
+    def __call__(self, work: str, share: float | None = None) -> None:
+        """`share` of the work is done; None where nobody knows."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if share is not None and self._stream.isatty():
+            if share >= 1.0 or now - self._last > 0.1:
+                self._last, self._open = now, True
+                print(f"\r  {work}: {share:4.0%}", end="", file=self._stream, flush=True)
+            if share >= 1.0:
+                self.end()
+        elif work != self._work:
+            print(f"  {work} ...", file=self._stream, flush=True)
+        self._work = work
+
+    def end(self) -> None:
+        """Leaves the line that was being rewritten."""
+        if self._open:
+            print(file=self._stream)
+        self._open = False

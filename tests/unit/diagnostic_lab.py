@@ -1,0 +1,204 @@
+"""Machines made of recorded answers, and a small judge of JSON Schema for the report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from simpletuner.gh200 import diagnostic
+from simpletuner.gh200.diagnostic_checks import Finding
+from simpletuner.gh200.diagnostic_facts import Facts
+from simpletuner.gh200.diagnostic_machine import Machine, Ran
+from simpletuner.gh200.driver import DeviceAttribute, DriverUnavailable
+
+REPO = Path(__file__).resolve().parents[2]
+FIXTURES = Path(__file__).resolve().parent / "diagnostic_fixtures"
+MACHINES = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
+
+
+class NvmlError(Exception):
+    pass
+
+
+class RecordedNvml:
+    """pynvml by function name; what was not recorded is not supported, as on an older driver."""
+
+    NVML_FI_DEV_C2C_LINK_COUNT, NVML_FI_DEV_C2C_LINK_GET_STATUS = 170, 171
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self._answers = answers
+
+    def nvmlInit(self) -> None:
+        if "error" in self._answers:
+            raise NvmlError(self._answers["error"])
+
+    def nvmlShutdown(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._answers["devices"])
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Mapping[str, Any]:
+        return self._answers["devices"][index]
+
+    def nvmlDeviceGetFieldValues(self, handle: Mapping[str, Any], fields: list[tuple[int, int]]) -> list[Any]:
+        field, scope = fields[0]
+        value = handle.get("fields", {}).get(str(field), {}).get(str(scope))
+        return [SimpleNamespace(nvmlReturn=0 if value is not None else 3, value=SimpleNamespace(uiVal=value))]
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(handle: Mapping[str, Any] | None = None) -> Any:
+            found = (self._answers if handle is None else handle).get(name)
+            if found is None:
+                raise NvmlError("Not Supported")
+            return SimpleNamespace(**found) if isinstance(found, dict) else found
+
+        return answer
+
+
+class RecordedDriver:
+    """The part of the driver layer the facts ask."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self._answers = answers
+        self.version, self.device_count = answers["version"], len(answers["attributes"])
+
+    def device_name(self, device: int) -> str:
+        return self._answers["names"][device]
+
+    def device_attribute(self, attribute: DeviceAttribute, device: int) -> int:
+        return self._answers["attributes"][device][str(int(attribute))]
+
+
+def _run(answers: Mapping[str, Any]) -> Any:
+    def run(command: Sequence[str], seconds: float, environ: Mapping[str, str] | None = None) -> Ran:
+        if command[0] == "nvidia-smi":
+            return Ran(**answers["nvidia_smi"])
+        assert command[0] == sys.executable
+        if "FACTS" in command[2]:
+            if "error" in answers["torch"]:
+                return Ran(1, errors=f"Traceback ...\n{answers['torch']['error']}\n")
+            return Ran(0, "FACTS " + json.dumps(answers["torch"]))
+        refusal = answers.get("allocator_refuses", "")
+        return Ran(1, errors=f"Traceback ...\nValueError: {refusal}\n") if refusal else Ran(0, "ACCEPTED\n")
+
+    return run
+
+
+def machine_in(folder: Path, fork: Path | None = None) -> Machine:
+    answers = json.loads((folder / "answers.json").read_text())
+    nvml, driver = answers["nvml"], answers["driver"]
+    return Machine(
+        root=folder,
+        environ=answers["environ"],
+        architecture=answers["architecture"],
+        kernel=answers["kernel"],
+        page_size=answers["page_size"],
+        cpus=frozenset(answers["cpus"]),
+        python=tuple(answers["python"]),
+        package=(fork or folder) / "simpletuner",
+        run=_run(answers),
+        nvml=lambda: nvml["missing"] if "missing" in nvml else RecordedNvml(nvml),
+        driver=lambda: DriverUnavailable(driver["unavailable"]) if "unavailable" in driver else RecordedDriver(driver),
+        filesystem=lambda path: tuple(answers["shm"]) if answers["shm"] else None,
+        installed=answers["packages"].get,
+        importable=lambda name: answers["torch"] is not None if name == "torch" else True,
+    )
+
+
+def changed(tmp_path: Path, name: str, files: Mapping[str, str] | None = None, **answers: Any) -> Machine:
+    """A copy of a recorded machine with some files and answers of its own; a built fork stands beside it."""
+    folder = tmp_path / name
+    shutil.copytree(FIXTURES / name, folder)
+    for path, text in (files or {}).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    recorded = json.loads((folder / "answers.json").read_text())
+    (folder / "answers.json").write_text(json.dumps(merged(recorded, answers)))
+    package = folder / "simpletuner"
+    package.mkdir()
+    (package / "__init__.py").write_text('__version__ = "4.10.1"\n')
+    return machine_in(folder)
+
+
+def merged(old: Any, new: Any) -> Any:
+    """Dicts by key, lists by place where the new one is a dict of places; everything else is replaced."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {key: merged(old.get(key), value) for key, value in new.items()}
+    if isinstance(old, list) and isinstance(new, dict):
+        return [merged(item, new[place]) if place in new else item for place, item in enumerate(old)]
+    return new
+
+
+def diagnose(machine: Machine, *words: str) -> tuple[Facts, dict[str, Finding]]:
+    options = diagnostic.parser().parse_args(["--skip-allocation", "--quiet", *words])
+    config = diagnostic._config_of(options.config) if options.config else None
+    facts, findings = diagnostic.diagnose(machine, options, config)
+    return facts, {finding.id: finding for finding in findings}
+
+
+_TYPES: dict[str, Any] = {
+    "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
+}  # fmt: skip
+
+
+def schema_errors(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], path: str = "$") -> list[str]:
+    """What the keywords our schema uses have against a value; an unknown keyword is an error of the schema."""
+    known = {
+        "$ref",
+        "type",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "anyOf",
+        "minimum",
+    }
+    notes = {"$schema", "$id", "$defs", "title", "description", "format"}
+    assert set(schema) <= known | notes, set(schema) - known - notes
+    if "$ref" in schema:
+        return schema_errors(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, path)
+    if "anyOf" in schema:
+        tries = [schema_errors(value, option, root, path) for option in schema["anyOf"]]
+        return [] if [] in tries else [f"{path}: none of {len(tries)} alternatives: {tries}"]
+    names = schema.get("type", [])
+    types = [names] if isinstance(names, str) else names
+    if types and not any(_has_type(value, name) for name in types):
+        return [f"{path}: {value!r} is no {types}"]
+    found = (
+        [f"{path}: {value!r}"]
+        if value not in schema.get("enum", [value]) or value != schema.get("const", value)
+        else []
+    )
+    if isinstance(value, (int, float)) and value < schema.get("minimum", value):
+        found.append(f"{path}: {value} is below the minimum")
+    if isinstance(value, dict):
+        found += _object_errors(value, schema, root, path)
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            found += schema_errors(item, schema.get("items", {}), root, f"{path}[{place}]")
+    return found
+
+
+def _has_type(value: Any, name: str) -> bool:
+    return isinstance(value, _TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
+
+
+def _object_errors(value: dict[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], path: str) -> list[str]:
+    found = [f"{path}: {key} is missing" for key in schema.get("required", ()) if key not in value]
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    for key, item in value.items():
+        if key in properties:
+            found += schema_errors(item, properties[key], root, f"{path}.{key}")
+        elif others is False:
+            found.append(f"{path}: {key} is unknown")
+        elif isinstance(others, dict):
+            found += schema_errors(item, others, root, f"{path}.{key}")
+    return found
