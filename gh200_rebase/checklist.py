@@ -18,9 +18,11 @@ HUMAN = {
         "New upstream features that overlap with ours were noted (memory backends, prefetch, schedules)",
     ),
     "On a GH200": (
+        "`source scripts/setup_gh200_env.sh` said what it set, and whether this PyTorch takes the allocator keys",
+        "`python gh200_diagnostic.py` has no fail there, and its report is kept with this page",
         "A short run with the features on shows the ramp and the cache lines in the log",
         "`nvidia-smi dmon -s u` during that run shows the GPU busy",
-        "With the features off, throughput is within 5 % of the release before",
+        "`scripts/capture_baseline.sh --compare baseline/`, features off, is not worse than the release before (5 %)",
     ),
     "Release": (
         "The fork was tagged, or the wheel (`./execute_gh200_rebase.sh wheel`) was handed over",

@@ -82,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--jobs", type=int, help="processes (default: one per core)")
     wheel = add("wheel", "the fork as a wheel X.Y.Z+gh200.N", into="folder for the wheel (default: build/dist)")
     wheel.add_argument("--fork", metavar="DIR", type=Path, help="the fork's tree (default: build/fork)")
-    manifest = add("manifest", "write docs/GH200_PATCH_MANIFEST.md anew from the patches and the lock")
-    manifest.add_argument("--check", action="store_true", help="only say whether it is in step")
+    manifest = add("manifest", "write the patch manifest and the page of supported upstreams anew, from patches and lock")
+    manifest.add_argument("--check", action="store_true", help="only say whether they are in step")
     return parser
 
 

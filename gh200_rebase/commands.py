@@ -102,9 +102,9 @@ def lock(project: Project, options: Namespace, result: Result) -> int:
     moved = [f"{row.version} {move}" for row in rows for move in row.unreviewed(project.lock)]
     new = lockfile.build({row.version: (row.digest, row.entries) for row in rows})
     lockfile.save(new, project.lock_path)
-    page = manifest_page.write(Project(project.root))
+    pages = manifest_page.write(Project(project.root))
     print("\n".join(["accepted: " + move for move in moved] or ["nothing had moved since the last lock"]))
-    print(f"{len(rows)} releases verified, {project.lock_path} and {page} written")
+    print(f"{len(rows)} releases verified; written:", project.lock_path, *pages)
     result["accepted"] = moved
     return EXIT_CLEAN
 
@@ -121,8 +121,8 @@ def manifest(project: Project, options: Namespace, result: Result) -> int:
     if options.check:
         manifest_page.check(project)
         return EXIT_CLEAN
-    result["manifest"] = str(manifest_page.write(project))
-    print(result["manifest"])
+    result["pages"] = [str(page) for page in manifest_page.write(project)]
+    print("\n".join(result["pages"]))
     return EXIT_CLEAN
 
 

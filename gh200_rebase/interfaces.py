@@ -33,13 +33,16 @@ class InterfaceResult:
 def check_interfaces(
     patches: Sequence[Patch], tree: Tree, overlay: Tree, plan: Plan | None = None
 ) -> tuple[InterfaceResult, ...]:
-    """Everything the overlay uses of upstream. Patches add names too, so upstream is seen with them applied."""
+    """Everything the fork's package uses of upstream. Patches add names too, so upstream is seen with them applied.
+
+    Scripts beside the package are not bound by it: they try upstream's features and say so where a release lacks one.
+    """
     plan = plan or resolve(patches, tree, with_fingerprints=False)
     modules = Modules(overlay, ChangedTree(tree, plan.final))
     results: list[InterfaceResult] = []
     for path in overlay.paths():
         data = overlay.read(path) or b""
-        if path.endswith(".py") and (PACKAGE.encode() in data or path.startswith(PACKAGE)):
+        if path.endswith(".py") and path.startswith(f"{PACKAGE}/"):
             results += _file_results(path, data, modules)
     for patch in patches:
         results += [_expected(patch, item, tree) for item in patch.expects]

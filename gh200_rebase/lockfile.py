@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -13,6 +14,8 @@ from .errors import Refused
 from .resolve import EditResult
 
 FORMAT = 1
+# A page over all releases asks for the same few dozen versions tens of thousands of times.
+_version = cache(Version)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Lock:
     def expected(self, edit_key: str, version: str) -> Entry | None:
         """The entry in force at `version`; the oldest one for anything older than all of them."""
         entries = self.edits.get(edit_key, ())
-        known = [entry for entry in entries if Version(entry.since) <= Version(version)]
+        known = [entry for entry in entries if _version(entry.since) <= _version(version)]
         return known[-1] if known else next(iter(entries), None)
 
 

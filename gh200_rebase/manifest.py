@@ -1,4 +1,4 @@
-"""docs/GH200_PATCH_MANIFEST.md, generated from the patches and the lock so that it cannot go stale."""
+"""The pages of docs/ that are generated from the patches and the lock, so that they cannot go stale."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from . import supported
 from .errors import Refused
 from .lockfile import Lock
 from .patchfile import Edit, Patch
@@ -14,23 +15,33 @@ from .project import Project
 _INSERTING = ("before", "after", "method")
 
 
-def path(project: Project) -> Path:
-    return project.root / "docs" / "GH200_PATCH_MANIFEST.md"
+def pages(project: Project) -> dict[Path, str]:
+    """Every generated page with what it must say."""
+    docs = project.root / "docs"
+    return {
+        docs / "GH200_PATCH_MANIFEST.md": render(project.patches, project.lock),
+        docs / "SUPPORTED_UPSTREAMS.md": supported.render(project.lock),
+    }
 
 
-def write(project: Project) -> Path:
-    target = path(project)
-    target.write_text(render(project.patches, project.lock), encoding="utf-8")
-    return target
+def write(project: Project) -> list[Path]:
+    made = pages(project)
+    for target, text in made.items():
+        target.write_text(text, encoding="utf-8")
+    return list(made)
 
 
 def check(project: Project) -> None:
-    target = path(project)
-    if not target.is_file() or target.read_text(encoding="utf-8") != render(project.patches, project.lock):
+    stale = [
+        str(target)
+        for target, text in pages(project).items()
+        if not target.is_file() or target.read_text(encoding="utf-8") != text
+    ]
+    if stale:
         raise Refused(
-            "The patch manifest is not in step with the patches",
-            where=str(target),
-            fix="write it anew with `./execute_gh200_rebase.sh manifest`",
+            "The generated pages are not in step with the patches and the lock",
+            where="\n".join(stale),
+            fix="write them anew with `./execute_gh200_rebase.sh manifest`",
         )
 
 

@@ -35,8 +35,10 @@ from .upstream import Upstream
 _PRISTINE, _BASE = "Gh200-Pristine", "Gh200-Base"
 # Wins over any .gitattributes of upstream: without it a checkout may rewrite line endings, $Id$ or encodings.
 _EXACT = "* -text -filter -ident -working-tree-encoding\n"
-# What runs leave behind in the folder they start from; a tree somebody has trained in is still clean.
-_LEFTOVERS = ("/debug.log", "/cache/", "/output/", "/baseline/", "/gh200_diagnostic_report.json")
+# What operators put into the folder they start from, and what runs leave there; such a tree is still clean.
+_LEFTOVERS = (
+    "/config/your_*", "/datasets/", "/debug.log", "/cache/", "/output/", "/baseline/", "/gh200_diagnostic_report.json",
+)
 _EXCLUDED = (
     *(f"/{name}" for name in RUN_FILES), *_LEFTOVERS, "__pycache__/", "*.py[co]", ".pytest_cache/", "/build/", "/.venv/",
 )

@@ -71,8 +71,8 @@ class Optimizations(Block):
 
     enable_uvm_hints: bool = Field(
         False,
-        description="Master switch of the memory hints. Wins over the environment and over the cache types; "
-        "false gives upstream's plain caches back. "
+        description="Switches the memory hints. Given here, it decides against the environment and the cache types; "
+        "with false the caches are upstream's own again. "
         'Absent: on when a cache type is "unified_memory", otherwise what `SIMPLETUNER_GH200_ENABLE_UVM_HINTS` says.',
     )
     uvm_access_pattern: AccessPattern = Field(

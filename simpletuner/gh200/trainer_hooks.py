@@ -47,12 +47,13 @@ class TrainerHooks:
         raw = StateHooks.get_raw_config()
         dataset_file = entries_of_file(getattr(self.config, "data_backend_config", None))
         settings = read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
+        if not settings.asked:
+            cache_sites.configure(CacheOptions())
+            return
         prefetches = cache_sites.upstream_prefetches(self.config)
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
-        started = runtime.start(settings) if settings.asked else None
+        started = runtime.start(settings)
         cache_sites.configure(options)
-        if started is None:
-            return
         if options.hints or options.kinds:
             started.measure("Unified memory", cache_sites.memory_report)
         runtime.log(started)

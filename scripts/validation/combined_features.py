@@ -1,0 +1,121 @@
+"""Short real training runs in the fork with all its features on together, and upstream's own beside them."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import sys
+from pathlib import Path
+
+import process
+from attention_probe import backend_names
+from audio_run import audio
+from manual_requests import manual_requests
+from place import Place, find_place
+from scenario import Failed, Scenario, Skipped, main, parser
+from tiny_run import LIMIT, Run, tiny_runs, work_folder
+
+ABOUT = """\
+Trains a tiny model in the fork with in-memory data, unified-memory caches and the accumulation ramp on together:
+once per attention backend this machine has, once with a validation and a checkpoint asked for by hand during the
+ramp, and on an audio dataset. With no option, all of it; each option selects its part, several add up.
+
+exit codes: 0 nothing failed (skipped is no failure), 1 something failed, 2 there is no fork or no such name"""
+PROBE = Path(__file__).with_name("attention_probe.py")
+MANUAL, AUDIO, BACKEND = "manual-requests", "audio-in-memory", "backend-"
+# Upstream must always have these; were they missing, every run would be skipped and nothing shown.
+ALWAYS = ("diffusers", "native")
+# The ramp's quadratic shape from 1 to 4 over 12 micro-batches.
+RAMP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 4, "batch_rampup_steps": 12}
+WINDOWS = [1, 1, 1, 1, 1, 2, 2, 3, 4]
+FEATURES = (
+    "in-memory datasets",
+    "VAE cache in unified memory",
+    "text cache in unified memory",
+    "gradient accumulation ramp",
+)
+
+
+def backend(name: str, place: Place, options: argparse.Namespace) -> str:
+    """One run with this attention backend and everything of ours on."""
+    reasons, problem = unavailable(place)
+    missing = reasons.get(name, "")
+    if problem or (missing and name in ALWAYS):
+        raise Failed(problem or f"upstream refuses a backend that every machine has: {missing}")
+    if missing:
+        raise Skipped(missing)
+    with tiny_runs(place, f"{BACKEND}{name}", options.keep) as runs:
+        runs.make()
+        config = runs.config(max_train_steps=len(WINDOWS), attention_mechanism=name)
+        config["gh200_optimizations"] |= RAMP
+        run = runs.train(config, quick=True)
+        check_features(run, WINDOWS)
+        return f"{len(run.steps)} steps, windows {run.windows()}, loss {run.losses()[0]:.4f} -> {run.losses()[-1]:.4f}"
+
+
+def check_features(run: Run, windows: list[int]) -> None:
+    """Everything was on, the windows were the schedule's, the weights were written, and no loss went astray."""
+    active = (run.end.get("runtime") or {}).get("on", {})
+    off = [feature for feature in FEATURES if feature not in active]
+    problems = [f"not on: {', '.join(off)}"] if off else []
+    if run.windows() != windows:
+        problems.append(f"windows {run.windows()} instead of the schedule's {windows}")
+    if not all(map(math.isfinite, run.losses())):
+        problems.append(f"losses {run.losses()}")
+    if not (run.output / "pytorch_lora_weights.safetensors").is_file():
+        problems.append("no weights were written")
+    if problems:
+        raise Failed("; ".join(problems))
+
+
+@functools.cache
+def unavailable(place: Place) -> tuple[dict[str, str], str]:
+    """Why a backend cannot run here, by upstream's own word, from one process for all; or why that process failed."""
+    with work_folder(place, "attention", keep=False) as folder:
+        answer = folder / "answer.json"
+        done = process.run(
+            [sys.executable, str(PROBE), str(answer), *backend_names(place.fork)],
+            cwd=folder,
+            environment=place.environment(place.fork),
+            log=folder / "printed.log",
+            limit=LIMIT,
+        )
+        if done.code:
+            return {}, f"asking upstream for the attention backends failed: {done.complaint()}"
+        return json.loads(answer.read_text(encoding="utf-8")), ""
+
+
+def arguments(names: list[str]) -> argparse.Namespace:
+    made = parser(ABOUT)
+    made.prog = "scripts/test_combined_features.sh"
+    made.add_argument("--backend", metavar="NAME", action="append", default=[], help="with this attention backend only")
+    made.add_argument(
+        "--manual-validation", "--manual", dest="manual", action="store_true", help="validation and checkpoint by hand"
+    )
+    made.add_argument("--audio", action="store_true", help="an audio dataset held in memory")
+    options = made.parse_args()
+    if names and (unknown := [name for name in options.backend if name not in names]):
+        what = f"error: there is no attention backend named {', '.join(unknown)}"
+        made.exit(2, f"{what}\n  fix: choose from: {', '.join(names)}\n")
+    options.only += [f"{BACKEND}{name}" for name in options.backend]
+    options.only += [name for name, wanted in ((MANUAL, options.manual), (AUDIO, options.audio)) if wanted]
+    return options
+
+
+def known_backends() -> list[str]:
+    try:
+        return backend_names(find_place().fork)
+    except FileNotFoundError:
+        # Without a fork there is nothing to list; `main` says so and how to build one.
+        return []
+
+
+if __name__ == "__main__":
+    process.end_well_when_asked_to()
+    listed = known_backends()
+    chosen = arguments(listed)
+    made = [Scenario(f"{BACKEND}{name}", "system", functools.partial(backend, name)) for name in listed]
+    made += [Scenario(MANUAL, "system", manual_requests), Scenario(AUDIO, "system", audio)]
+    sys.exit(main(made, chosen))

@@ -1,0 +1,163 @@
+"""Each feature of the fork by itself, in processes that import the installed fork and nothing of this checkout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import process
+from machine import gpus
+from place import Place
+from scenario import Failed, Scenario, Skipped, main, parser
+from tiny_run import make_pictures, work_folder
+
+ABOUT = """\
+Shows the diagnostic, the memory layer, in-memory staging and the accumulation ramp of the built fork, one by one.
+With no option, all of them; each option selects one, several add up.
+
+exit codes: 0 nothing failed (skipped is no failure), 1 something failed, 2 there is no fork or no such name"""
+LIMIT = 300.0
+# The ramp from 1 to 4 over 12 micro-batches, worked out by hand from docs/RAMP.md.
+SCHEDULES = {
+    "quadratic": [1, 1, 1, 1, 1, 2, 2, 3, 4, 4],
+    "linear": [1, 1, 2, 2, 3, 3, 4, 4, 4, 4],
+    "staircase": [1, 1, 1, 1, 2, 2, 3, 3, 4, 4],
+}
+TOLERANCE = 1e-12
+
+
+def diagnostic(place: Place, options: argparse.Namespace) -> str:
+    """Without a GPU it must say so, and must find nothing else that is wrong."""
+    script = place.fork / "gh200_diagnostic.py"
+    if not script.is_file():
+        raise Skipped("this fork has no gh200_diagnostic.py")
+    with work_folder(place, "diagnostic", options.keep) as folder:
+        report_file = folder / "report.json"
+        done = process.run(
+            [sys.executable, str(script), "--skip-allocation", "--quiet", "--output", str(report_file)],
+            cwd=folder,
+            environment=place.environment(place.fork),
+            log=folder / "printed.log",
+            limit=LIMIT,
+        )
+        report = _report(report_file, done)
+    failed = [check for check in report["checks"] if check["status"] == "fail"]
+    wrong = [check for check in failed if gpus() or check["group"] != "gpu"]
+    if wrong:
+        raise Failed("; ".join(f"{check['title']} {check['message']}" for check in wrong))
+    if done.code != (1 if failed else 0):
+        raise Failed(f"{len(failed)} checks failed, and the exit code was {done.code}: {done.complaint()}")
+    told = ", ".join(f"{count} {status}" for status, count in report["summary"].items() if status != "exit_code")
+    why = f"; no GPU here: {', '.join(check['id'] for check in failed)}" if failed else ""
+    return f"{len(report['checks'])} checks: {told}{why}"
+
+
+def _report(path: Path, done: process.Finished) -> dict[str, Any]:
+    try:
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise Failed(f"its report cannot be read ({problem}): {done.complaint()}") from None
+    return report
+
+
+def memory(place: Place, options: argparse.Namespace) -> str:
+    seen = _probe(place, "memory", options.keep)
+    answers = seen["answers"]
+    problems = [name for name in ("equal", "strides") if not all(seen[name])]
+    problems += [f"{name}: {answer}" for name, answer in answers.items() if answer not in _allowed(seen, name)]
+    if seen["blocks_left"]:
+        problems.append(f"{seen['blocks_left']} blocks were not given back")
+    if problems:
+        raise Failed("; ".join(problems))
+    where = "managed memory" if seen["managed"] else "plain RAM, no managed memory here"
+    return f"{len(seen['equal'])} tensors held in {where}, equal to the bit; hints counted: {seen['counts']['hints']}"
+
+
+def _allowed(seen: dict[str, Any], name: str) -> tuple[str, ...]:
+    """What a hint may answer: never `failed`, and with managed memory it must act on what is held in it."""
+    if not gpus():
+        return ("no_driver",)
+    if seen["managed"] and name.endswith("held"):
+        return ("applied",)
+    return ("applied", "not_managed", "unsupported")
+
+
+def staging(place: Place, options: argparse.Namespace) -> str:
+    seen = _probe(place, "staging", options.keep)
+    here, second = seen["here"], seen["second"]
+    problems = [f"read back different here: {name}" for name, equal in here.items() if not equal]
+    problems += [
+        f"read back different by the second process: {name}" for name, equal in second["here"].items() if not equal
+    ]
+    if not len(here) == seen["staged"] == second["staged"] == len(second["here"]):
+        problems.append(f"{len(here)} files, {seen['staged']} staged, {second['staged']} seen by the second process")
+    if seen["after_release"]:
+        problems.append(f"{seen['after_release']} files are still held after the release")
+    if problems:
+        raise Failed("; ".join(problems))
+    return f"{seen['staged']} files staged, read back equal, and again by a second process from the same memory"
+
+
+def ramp(place: Place, options: argparse.Namespace) -> str:
+    seen = _probe(place, "ramp", options.keep)
+    problems = [
+        f"{shape}: windows {seen['schedules'][shape]} instead of {windows}"
+        for shape, windows in SCHEDULES.items()
+        if seen["schedules"][shape] != windows
+    ]
+    pairs = list(zip(seen["updates"], seen["by_hand"], strict=False))
+    worst = max((abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True)), default=float("inf"))
+    if len(seen["updates"]) != len(seen["by_hand"]) or not worst <= TOLERANCE:
+        problems.append(f"{len(seen['updates'])} updates, {len(seen['by_hand'])} by hand, furthest apart {worst:.2e}")
+    if problems:
+        raise Failed("; ".join(problems))
+    return (
+        f"3 schedules as worked out by hand; {len(pairs)} updates with Accelerate equal hand-made windows ({worst:.0e})"
+    )
+
+
+def _probe(place: Place, name: str, keep: bool) -> dict[str, Any]:
+    """What a process of the fork saw; it is a failure if that process took its package from somewhere else."""
+    with work_folder(place, name, keep) as folder:
+        make_pictures(folder / "data")
+        answer = folder / "answer.json"
+        done = process.run(
+            [sys.executable, str(Path(__file__).with_name("gh200_probe.py")), name, str(answer), str(folder / "data")],
+            cwd=folder,
+            # Upstream's start-up code is for trainers, and takes ten seconds.
+            environment=place.environment(place.fork, SIMPLETUNER_SKIP_TORCH="1"),
+            log=folder / "printed.log",
+            limit=LIMIT,
+        )
+        if done.code:
+            raise Failed(f"exit code {done.code}: {done.complaint()}")
+        seen: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    if not Path(seen["package"]).is_relative_to(place.fork):
+        raise Failed(f"simpletuner was imported from {seen['package']}, not from the fork")
+    return seen
+
+
+SCENARIOS = (
+    Scenario("diagnostic", "system", diagnostic),
+    Scenario("memory", "integration", memory),
+    Scenario("staging", "integration", staging),
+    Scenario("ramp", "integration", ramp),
+)
+
+
+def arguments() -> argparse.Namespace:
+    made = parser(ABOUT)
+    made.prog = "scripts/test_gh200_features.sh"
+    for scenario in SCENARIOS:
+        made.add_argument(
+            f"--{scenario.name}", action="append_const", dest="only", const=scenario.name, help=scenario.level
+        )
+    return made.parse_args()
+
+
+if __name__ == "__main__":
+    process.end_well_when_asked_to()
+    sys.exit(main(SCENARIOS, arguments()))

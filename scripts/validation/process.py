@@ -1,0 +1,75 @@
+"""Runs a command of a scenario within a time limit, and leaves nothing of it behind, however the scenario ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scenario import Failed
+
+PAUSE = 0.05
+SHOWN = 40
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
+LAUNCHER = "CalledProcessError"
+
+
+@dataclass(frozen=True)
+class Finished:
+    code: int
+    text: str
+    seconds: float
+
+    def complaint(self) -> str:
+        """One line for the outcome: the last error that is not the launcher's own. The lines around it go to stderr."""
+        return _complaint(self.text)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    log: Path,
+    limit: float,
+    watch: Callable[[int], None] = lambda group: None,
+) -> Finished:
+    """What it printed is kept in `log`; `watch` is called again and again while it runs, with its process group."""
+    started = time.monotonic()
+    with log.open("wb") as written:
+        # A session of its own: launchers start children, and all of them must end with the scenario.
+        process = subprocess.Popen(
+            command, cwd=cwd, env=dict(environment), stdout=written, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                if time.monotonic() - started > limit:
+                    told = _complaint(log.read_text(encoding="utf-8", errors="replace"))
+                    raise Failed(f"{Path(command[0]).name} did not end within {limit:.0f} s; last: {told}")
+                watch(process.pid)
+                time.sleep(PAUSE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return Finished(process.returncode, log.read_text(encoding="utf-8", errors="replace"), time.monotonic() - started)
+
+
+def end_well_when_asked_to() -> None:
+    """A terminated script still ends its children and removes its files: as with Ctrl-C, `finally` blocks run."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _complaint(text: str) -> str:
+    lines = [line for line in COLOUR.sub("", text).splitlines() if line.strip()]
+    print("\n".join(lines[-SHOWN:]), file=sys.stderr, flush=True)
+    errors = [line for line in lines if ERROR.match(line) and LAUNCHER not in line]
+    return (errors or lines or ["it printed nothing"])[-1].strip()[:300]

@@ -1,0 +1,102 @@
+"""A random ACE-Step model, every part real and as small as upstream allows, and a folder of captioned sounds for it."""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+RATE = 48000
+SOUNDS = {"low": 110.0, "middle": 220.0, "high": 440.0, "shrill": 880.0}
+WIDTH = 32
+VOCABULARY = ("<pad>", "</s>", "<unk>")
+
+
+def make_sounds(folder: Path, seconds: float = 1.0) -> Path:
+    """One stereo tone per name, with a caption and lyrics beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, pitch in SOUNDS.items():
+        with wave.open(str(folder / f"{name}.wav"), "wb") as sound:
+            sound.setparams((2, 2, RATE, 0, "NONE", "not compressed"))
+            sound.writeframes(_tone(pitch, int(seconds * RATE)))
+        (folder / f"{name}.txt").write_text(f"a {name} tone", encoding="utf-8")
+        (folder / f"{name}.lyrics").write_text(f"{name}, {name}", encoding="utf-8")
+    return folder
+
+
+def _tone(pitch: float, frames: int) -> bytes:
+    left = [int(9000 * math.sin(2 * math.pi * pitch * frame / RATE)) for frame in range(frames)]
+    return struct.pack(f"<{2 * frames}h", *(value for one in left for value in (one, -one)))
+
+
+def make_audio_model(folder: Path, seed: int = 0) -> Path:
+    """In a process that can import `simpletuner`. Most of it is the lyric encoder, whose width upstream fixes."""
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        _tokenizer().save_pretrained(folder / "umt5-base")
+        for name, part in _parts().items():
+            part.to(torch.bfloat16).save_pretrained(folder / name)
+    return folder
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = [chr(code) for code in range(ord(" "), ord("~") + 1)]
+    known = {token: number for number, token in enumerate([*VOCABULARY, *letters])}
+    letter_by_letter = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    letter_by_letter.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=letter_by_letter, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def _parts() -> dict[str, Any]:
+    from diffusers import AutoencoderDC
+    from simpletuner.helpers.models.ace_step.music_dcae.music_vocoder import ADaMoSHiFiGANV1
+    from simpletuner.helpers.models.ace_step.transformer import ACEStepTransformer2DModel
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    stages = 4
+    text = UMT5Config(vocab_size=128, d_model=WIDTH, d_kv=8, d_ff=2 * WIDTH, num_layers=1, num_heads=4)
+    autoencoder = AutoencoderDC(
+        in_channels=2,
+        latent_channels=8,
+        encoder_block_out_channels=(8,) * stages,
+        decoder_block_out_channels=(8,) * stages,
+        encoder_layers_per_block=(1,) * stages,
+        decoder_layers_per_block=(1,) * stages,
+        encoder_qkv_multiscales=((),) * stages,
+        decoder_qkv_multiscales=((),) * stages,
+        encoder_block_types="ResBlock",
+        decoder_block_types="ResBlock",
+    )
+    vocoder = ADaMoSHiFiGANV1(depths=[1] * stages, dims=[8] * stages, num_mels=8, upsample_initial_channel=128)
+    transformer = ACEStepTransformer2DModel(
+        num_layers=2,
+        num_attention_heads=4,
+        attention_head_dim=WIDTH // 4,
+        inner_dim=WIDTH,
+        mlp_ratio=2.0,
+        speaker_embedding_dim=WIDTH,
+        text_embedding_dim=WIDTH,
+        ssl_encoder_depths=[1, 1],
+        max_position=1024,
+        max_width=256,
+    )
+    return {
+        "umt5-base": UMT5EncoderModel(text),
+        "music_dcae_f8c8": autoencoder,
+        "music_vocoder": vocoder,
+        "ace_step_transformer": transformer,
+    }
+
+
+if __name__ == "__main__":
+    make_audio_model(Path(sys.argv[1]))

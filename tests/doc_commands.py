@@ -1,0 +1,178 @@
+"""How each command of the documents is run by a test: as it stands, by a test of its own, or not here and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run by test_docs.py, in a folder like a checkout, or `at_root` where it only reads; `more` makes it short."""
+
+    codes: tuple[int, ...] = (0,)
+    at_root: bool = False
+    more: str = ""
+    marks: tuple[str, ...] = ()
+    needs: str = ""  # a file of the checkout; without it the command is skipped
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Run by another test, whose file holds `mentions`: the program, or the words that start it."""
+
+    test: str
+    mentions: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """Needs a program that few machines have; run, cut short by `more`, where it is there."""
+
+    name: str
+    why: str
+    more: str | None = None
+
+
+How = Run | Elsewhere | Program
+
+DIAGNOSTIC = "tests/unit/test_diagnostic_cli.py"
+ALLOCATION = "tests/unit/test_diagnostic_allocation.py"
+REBASE = "tests/unit/test_rebase_cli.py"
+SETUP = "tests/unit/test_setup.py"
+BENCH = "tests/unit/test_unified_bench.py"
+SCRIPTS = "tests/fork/test_validation_scripts.py"
+EXAMPLE = Elsewhere("tests/unit/test_docs.py::test_the_worked_example_of_a_rebase", "worked example")
+LAUNCH = Elsewhere("tests/fork/test_settings_loaders.py::test_settings_config_flag_under_each_launcher", "accelerate")
+BASELINE = Elsewhere(f"{SCRIPTS}::test_a_baseline_is_kept_compared_and_not_lost", "capture_baseline.sh")
+COMBINED = Elsewhere(f"{SCRIPTS}::test_the_features_together_with_an_attention_backend", "test_combined_features.sh")
+UPSTREAM = Elsewhere("tests/unit/test_validation_upstream.py::test_the_command_from_end_to_end", "upstream_features")
+# Both outcomes are right: without a GPU the diagnostic has a check that fails.
+ANY_MACHINE = (0, 1)
+TRAIN = (
+    "accelerate launch --config_file config/accelerate_config_gh200.yaml simpletuner/train.py"
+    " --config config/your_config.json"
+)
+
+COMMANDS: dict[str, How] = {
+    # set-up
+    "scripts/quickstart.sh": Elsewhere(
+        "tests/fork/test_quickstart.py::test_quick_start_trains_with_everything_on", "run.py"
+    ),
+    "scripts/setup.sh": Elsewhere(f"{SETUP}::test_full_environment_sees_the_fork", "setup.sh"),
+    "scripts/setup.sh --keep-torch": Elsewhere(f"{SETUP}::test_a_vendors_torch_is_kept", "--keep-torch"),
+    "scripts/lock_environment.sh --upstream VERSION && scripts/setup.sh": Elsewhere(
+        "tests/unit/test_environment.py::test_locks_are_what_their_inputs_give", "lock_environment.sh"
+    ),
+    "source .venv/bin/activate": Run(),
+    "source scripts/setup_gh200_env.sh": Elsewhere(
+        "tests/unit/test_env_script.py::test_env_script_as_the_operator_types_it", "setup_gh200_env.sh"
+    ),
+    "cp config/gh200_in_memory_example.json config/your_config.json": Run(),
+    "cd build/fork": Run(),
+    # diagnostic
+    "python gh200_diagnostic.py": Elsewhere(
+        f"{DIAGNOSTIC}::test_json_has_standard_output_for_itself", "gh200_diagnostic.py"
+    ),
+    ".venv/bin/python gh200_diagnostic.py": Run(ANY_MACHINE),
+    "python3 gh200_diagnostic.py --skip-allocation": Elsewhere(
+        f"{DIAGNOSTIC}::test_bare_python_without_a_gpu", "--skip-allocation"
+    ),
+    "python gh200_diagnostic.py --oversubscription-scale 1.5": Run(ANY_MACHINE, marks=("slow",)),
+    "python gh200_diagnostic.py --bandwidth": Elsewhere(
+        f"{ALLOCATION}::test_bandwidth_measures_three_paths_both_ways", "--bandwidth"
+    ),
+    ".venv/bin/python gh200_diagnostic.py --bandwidth": Run(ANY_MACHINE, marks=("slow",)),
+    ".venv/bin/python gh200_diagnostic.py --config config/your_config.json": Elsewhere(
+        f"{DIAGNOSTIC}::test_example_config_on_a_fresh_clone", "--config"
+    ),
+    "python gh200_diagnostic.py --skip-allocation --config config/your_config.json": Run(ANY_MACHINE),
+    # training
+    TRAIN: LAUNCH,
+    f"{TRAIN} --resume_from_checkpoint=latest": Elsewhere(
+        "tests/fork/test_same_bits.py::test_a_killed_and_resumed_run_equals_the_one_that_was_not_interrupted", "resume"
+    ),
+    "accelerate launch": LAUNCH,
+    "accelerate launch --enable_cpu_affinity": Elsewhere(
+        "tests/unit/test_configs.py::test_accelerate_reads_its_configs", "accelerate"
+    ),
+    "python train.py": LAUNCH,
+    "python -m simpletuner.gh200.ramp config/your_config.json": Run(),
+    "python -m simpletuner.gh200.ramp --processes 1 --plot ramp.png config/your_config.json": Run(marks=("slow",)),
+    # figures
+    "nvidia-smi dmon -s u": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),
+    "nvidia-smi dmon -s pucm -d 5": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),
+    "numastat -m": Program("numastat", "needs the package numactl", ""),
+    f"nsys profile --trace=cuda,nvtx,osrt --output=run {TRAIN} --max_train_steps=50": Program(
+        "nsys", "needs Nsight Systems, a GPU and a model"
+    ),
+    "python -m simpletuner.gh200.bench staging": Elsewhere(
+        f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
+    ),
+    ".venv/bin/python -m simpletuner.gh200.bench step": Run(
+        more=" --quick --rounds 1", marks=("slow",), needs="build/fork/simpletuner"
+    ),
+    ".venv/bin/python -m simpletuner.gh200.bench caches": Elsewhere(
+        f"{BENCH}::test_unified_bench_reads_and_collates_every_way", "bench"
+    ),
+    ".venv/bin/python -m simpletuner.gh200.bench all": Elsewhere(
+        f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
+    ),
+    "scripts/capture_baseline.sh": BASELINE,
+    "scripts/capture_baseline.sh --compare baseline/": BASELINE,
+    "scripts/capture_baseline.sh --steps 200": BASELINE,
+    "scripts/capture_baseline.sh --steps 200 --compare baseline/": BASELINE,
+    "scripts/capture_baseline.sh --steps 200 --trace": Program("nvidia-smi", "the profiler's trace needs a GPU"),
+    # rebase
+    "./execute_gh200_rebase.sh status": Run(at_root=True),
+    "./execute_gh200_rebase.sh check --upstream pypi:latest": Run((0, 2), at_root=True, marks=("network", "slow")),
+    "./execute_gh200_rebase.sh --upstream pypi:latest --dry-run": Run((0, 2), at_root=True, marks=("network", "slow")),
+    "./execute_gh200_rebase.sh --upstream pypi:latest": Elsewhere(
+        f"{REBASE}::test_apply_gives_pristine_import_and_one_commit_per_patch", "lab.run"
+    ),
+    "./execute_gh200_rebase.sh --skip-tests": Elsewhere(
+        f"{REBASE}::test_second_run_says_already_there_and_changes_nothing", "--skip-tests"
+    ),
+    "./execute_gh200_rebase.sh --rollback": Elsewhere(
+        f"{REBASE}::test_rollback_gives_the_very_bytes_back", "--rollback"
+    ),
+    "sh ROLLBACK.sh": Elsewhere(
+        "tests/unit/test_workspace.py::test_the_script_alone_asks_and_rolls_back", "ROLLBACK.sh"
+    ),
+    "git checkout -- patches/lock.json": Elsewhere(
+        f"{REBASE}::test_a_broken_lock_says_how_to_restore_it", "git checkout"
+    ),
+    "./execute_gh200_rebase.sh matrix": EXAMPLE,
+    "./execute_gh200_rebase.sh lock": EXAMPLE,
+    "./execute_gh200_rebase.sh manifest": EXAMPLE,
+    "git clone -q . build/example": EXAMPLE,
+    "cd build/example": EXAMPLE,
+    "./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.4.1": EXAMPLE,
+    "./execute_gh200_rebase.sh --dry-run --upstream pypi:4.5.0": EXAMPLE,
+    "./execute_gh200_rebase.sh explain 05 --upstream pypi:4.5.0": EXAMPLE,
+    "./execute_gh200_rebase.sh explain NN": Elsewhere(
+        f"{REBASE}::test_explain_shows_the_inserted_line_in_its_surroundings", "explain"
+    ),
+    "./execute_gh200_rebase.sh wheel": Run(at_root=True, marks=("network", "slow"), needs="build/fork/simpletuner"),
+    "./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.5.0": EXAMPLE,
+    "git diff --stat": EXAMPLE,
+    # validation, tests and generated pages
+    "scripts/test_upstream_features.sh": UPSTREAM,
+    "scripts/test_upstream_features.sh --full": UPSTREAM,
+    "scripts/test_gh200_features.sh": Elsewhere(f"{SCRIPTS}::test_each_feature_by_itself", "test_gh200_features.sh"),
+    "scripts/test_combined_features.sh": COMBINED,
+    "scripts/test_combined_features.sh --manual-validation": Elsewhere(
+        f"{SCRIPTS}::test_manual_requests_during_a_ramp", "--manual-validation"
+    ),
+    "scripts/test_combined_features.sh --audio": Elsewhere(f"{SCRIPTS}::test_an_audio_dataset_in_memory", "--audio"),
+    "scripts/run_all_tests.sh": Run(at_root=True, more=" --help"),
+    "scripts/run_all_tests.sh --fast": Run(at_root=True, more=" --help"),
+    "scripts/run_all_tests.sh --full": Run(at_root=True, more=" --help"),
+    "pytest tests -k ramp": Run(at_root=True, more=" --collect-only -q", marks=("slow",)),
+    '.venv/bin/python -m pytest tests -k "uvm or arena or unified or driver"': Run(
+        at_root=True, more=" --collect-only -q", marks=("slow",)
+    ),
+    "python -m simpletuner.gh200.settings_docs --write": Elsewhere("tests/unit/test_settings.py", "settings_docs.main"),
+    "python -m simpletuner.gh200.diagnostic_docs --write": Elsewhere(
+        f"{DIAGNOSTIC}::test_documents_are_current", "diagnostic_docs.main"
+    ),
+}
