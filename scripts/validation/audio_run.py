@@ -22,13 +22,6 @@ STEPS = 3
 RAMP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 2, "batch_rampup_steps": 2}
 WINDOWS = [1, 1, 2]
 PICTURES_ONLY = ("resolution", "resolution_type", "minimum_image_size", "crop")
-# Upstream asks for py3langid without an upper bound and calls what version 0.4 renamed.
-LANGUAGE_PACKAGE = """\
-from py3langid.langid import LanguageIdentifier
-
-if not hasattr(LanguageIdentifier, "from_pickled_model"):
-    LanguageIdentifier.from_pickled_model = LanguageIdentifier.from_model_file
-"""
 
 
 def audio(place: Place, options: argparse.Namespace) -> str:
@@ -46,10 +39,9 @@ def audio(place: Place, options: argparse.Namespace) -> str:
 
 
 def _environment(runs: TinyRuns) -> dict[str, str]:
-    """A real ffmpeg on the path (upstream loads sounds from files through it), and a py3langid upstream can use."""
+    """A real ffmpeg on the path: upstream loads sounds from files through it."""
     tools = runs.folder / "tools"
     tools.mkdir()
-    (tools / "sitecustomize.py").write_text(LANGUAGE_PACKAGE, encoding="utf-8")
     if shutil.which("ffmpeg") is None:
         try:
             from imageio_ffmpeg import get_ffmpeg_exe
@@ -58,7 +50,7 @@ def _environment(runs: TinyRuns) -> dict[str, str]:
         except (ImportError, RuntimeError) as problem:
             raise Skipped(f"upstream loads sounds with ffmpeg, which is not on PATH: {problem}") from None
     path = [str(Path(sys.executable).parent), str(tools), os.environ.get("PATH", "")]
-    return {"PYTHONPATH": f"{runs.place.fork}{os.pathsep}{tools}", "PATH": os.pathsep.join(path)}
+    return {"PATH": os.pathsep.join(path)}
 
 
 def _make_model(runs: TinyRuns, environment: dict[str, str]) -> None:
