@@ -59,7 +59,7 @@ def _filled(facts: Facts) -> list[str]:
         (not assessment.to_review, f"{len(assessment.to_review)} places drifted and need review"),
         (True, f"{len(built.commits)} commits on {built.pristine[:12]}, tip {built.tip[:12]}"),
         (bool(built.backup) or built.already, f"backup branch {built.backup or '(tree was already there)'}"),
-        *((outcome.ok, f"{outcome.name}: {outcome.verdict}, {outcome.seconds:.0f} s") for outcome in facts.outcomes),
+        *((outcome.ok, _told(outcome)) for outcome in facts.outcomes),
     ]
     if not facts.outcomes:
         checks.append((False, "validation was skipped (--skip-tests)"))
@@ -73,6 +73,12 @@ def _filled(facts: Facts) -> list[str]:
         *(f"- [{'x' if ok else ' '}] {text}" for ok, text in checks),
         *(f"  - {drift.level}: {drift.edit_key} ({drift.file}:{drift.line}): {drift.what}" for drift in assessment.drift),
     ]
+
+
+def _told(outcome: Outcome) -> str:
+    """The command or check, how it went, and below it what each scenario showed."""
+    head = f"`{outcome.name}`: {outcome.verdict}, {outcome.seconds:.0f} s"
+    return "\n".join([head, *(f"  - {' '.join(line.split())}" for line in outcome.shown)])
 
 
 def _empty() -> list[str]:

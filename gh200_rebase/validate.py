@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import Refused
@@ -23,6 +25,8 @@ class Outcome:
     verdict: str
     seconds: float
     tail: str = ""
+    # One line per scenario of a validation script.
+    shown: tuple[str, ...] = ()
 
 
 def smoke(project: Project, tree: Path, what: str) -> Outcome:
@@ -40,9 +44,20 @@ def validate(project: Project, pristine: Path, fork: Path) -> list[Outcome]:
     for name in SCRIPTS:
         script = project.root / "scripts" / name
         if script.is_file():
-            print(f"validation: {name}", flush=True)
-            outcomes.append(_run(name, ["bash", str(script)], project.root, environment))
+            outcomes.append(_run_script(project, script, environment))
     return outcomes
+
+
+def _run_script(project: Project, script: Path, environment: dict[str, str]) -> Outcome:
+    print(f"validation: scripts/{script.name}", flush=True)
+    told = project.build / "validation" / f"{script.stem}.json"
+    told.parent.mkdir(parents=True, exist_ok=True)
+    told.unlink(missing_ok=True)
+    command = ["bash", str(script), "--json", str(told)]
+    outcome = _run(f"scripts/{script.name}", command, project.root, environment, show="  ")
+    scenarios = json.loads(told.read_text(encoding="utf-8"))["scenarios"] if told.is_file() else []
+    lines = tuple(f"{one['verdict']} {one['name']} ({one['seconds']:.0f} s): {one['what']}" for one in scenarios)
+    return replace(outcome, shown=lines)
 
 
 def _require_full_environment() -> None:
@@ -55,11 +70,18 @@ def _require_full_environment() -> None:
         )
 
 
-def _run(name: str, command: list[str], where: Path, environment: dict[str, str]) -> Outcome:
+def _run(name: str, command: list[str], where: Path, environment: dict[str, str], show: str | None = None) -> Outcome:
+    """With `show`, what the command says is passed on as it comes, behind that margin."""
     where.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    done = subprocess.run(
+    said: deque[str] = deque(maxlen=60)
+    with subprocess.Popen(
         command, cwd=where, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
-    verdict = "passed" if done.returncode == 0 else f"failed with exit code {done.returncode}"
-    return Outcome(name, done.returncode == 0, verdict, time.monotonic() - started, done.stdout[-3000:])
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if show is not None:
+                print(f"{show}{line}", end="", flush=True)
+    verdict = "passed" if process.returncode == 0 else f"failed with exit code {process.returncode}"
+    return Outcome(name, process.returncode == 0, verdict, time.monotonic() - started, "".join(said)[-3000:])

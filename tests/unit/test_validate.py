@@ -1,0 +1,57 @@
+"""What a rebase does with the validation scripts: shows what they say, believes their exit code, keeps their lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+from gh200_rebase import checklist, validate  # noqa: E402
+
+SCRIPT = """\
+echo "working on $GH200_FORK against $GH200_PRISTINE"
+cat > "$2" <<'JSON'
+{"scenarios": [{"name": "one", "verdict": "passed", "what": "all   well", "seconds": 1.6}]}
+JSON
+exit CODE
+"""
+
+
+def make(folder: Path, scripts: dict[str, str]) -> tuple[Any, Path, Path]:
+    trees = [folder / "pristine", folder / "fork"]
+    for tree in trees:
+        training = tree / "simpletuner/helpers/training"
+        training.mkdir(parents=True)
+        for package in (training, training.parent, training.parent.parent):
+            (package / "__init__.py").touch()
+        (training / "trainer.py").touch()
+    (folder / "scripts").mkdir()
+    for name, text in scripts.items():
+        (folder / "scripts" / name).write_text(text)
+    return SimpleNamespace(root=folder, build=folder / "build"), *trees
+
+
+def test_scripts_are_shown_as_they_run_and_their_scenarios_kept(tmp_path: Path, capfd: Any) -> None:
+    good, bad = SCRIPT.replace("CODE", "0"), SCRIPT.replace("CODE", "3")
+    project, pristine, fork = make(tmp_path, {"test_gh200_features.sh": good, "test_combined_features.sh": bad})
+    smoke, passed, failed = validate.validate(project, pristine, fork)
+    assert smoke.ok and smoke.name == "smoke test of the fork"
+    assert passed.ok and passed.shown == ("passed one (2 s): all   well",)
+    assert not failed.ok and failed.verdict == "failed with exit code 3" and "working on" in failed.tail
+    assert f"  working on {fork} against {pristine}" in capfd.readouterr().out
+    assert checklist._told(passed).splitlines() == [
+        "`scripts/test_gh200_features.sh`: passed, 0 s",
+        "  - passed one (2 s): all well",
+    ]
+
+
+def test_a_script_that_dies_early_has_no_scenarios(tmp_path: Path) -> None:
+    project, pristine, fork = make(tmp_path, {"test_upstream_features.sh": "exit 2\n"})
+    stale = tmp_path / "build/validation/test_upstream_features.json"
+    stale.parent.mkdir(parents=True)
+    stale.write_text('{"scenarios": [{"name": "old", "verdict": "passed", "what": "x", "seconds": 1}]}')
+    outcome = validate.validate(project, pristine, fork)[1]
+    assert not outcome.ok and outcome.shown == ()
