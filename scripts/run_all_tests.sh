@@ -13,7 +13,8 @@ usage: scripts/run_all_tests.sh [--fast | --full] [--level NAME] [-- PYTEST_ARGU
 Unit tests and the tests that train a tiny model in the real fork. Sets up .venv and build/fork first.
 
   --fast        unit tests only; no fork is built
-  --full        also the slow ones: every upstream release, both lock platforms, upstream's own tests on the fork
+  --full        also the slow ones: every upstream release, both lock platforms, and all of upstream's own tests on the
+                pristine tree and on the fork, compared (hours; goes on where it was interrupted)
   --level NAME  only one level: unit, integration, system or performance
   --help        this text
 
@@ -59,4 +60,10 @@ for mark in "${marks[@]}"; do
     [[ -z $mark ]] || chosen+=${chosen:+ and }$mark
 done
 [[ -z $chosen ]] || arguments+=(-m "$chosen")
-exec .venv/bin/python -m pytest tests "${arguments[@]}" "$@"
+code=0
+.venv/bin/python -m pytest tests "${arguments[@]}" "$@" || code=$?
+# Only whole runs: a level or a choice of tests was asked for to be quick.
+if [[ $scope == full && -z $level && $# == 0 ]]; then
+    scripts/test_upstream_features.sh --full || code=1
+fi
+exit "$code"
