@@ -60,10 +60,26 @@ for mark in "${marks[@]}"; do
     [[ -z $mark ]] || chosen+=${chosen:+ and }$mark
 done
 [[ -z $chosen ]] || arguments+=(-m "$chosen")
+run() { .venv/bin/python -m pytest "${arguments[@]}" "$@"; }
+
 code=0
-.venv/bin/python -m pytest tests "${arguments[@]}" "$@" || code=$?
+if [[ $scope == fast || -n $level || $# -gt 0 ]]; then
+    run tests "$@" || code=$?
+else
+    # A training run keeps one core busy; the unit tests take the other.
+    log=build/unit-tests.log
+    run tests/unit >"$log" 2>&1 &
+    unit=$!
+    trap 'kill "$unit" 2>/dev/null || true' EXIT
+    echo "unit tests run beside the fork's; their messages: $log"
+    run tests/fork || code=$?
+    wait "$unit" || { code=$? && cat "$log"; }
+    trap - EXIT
+    echo "unit tests: $(tail -n 1 "$log")"
+fi
 # Only whole runs: a level or a choice of tests was asked for to be quick.
 if [[ $scope == full && -z $level && $# == 0 ]]; then
     scripts/test_upstream_features.sh --full || code=1
 fi
+((code == 0)) && echo "all tests passed" || echo "tests failed"
 exit "$code"
