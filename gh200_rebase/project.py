@@ -72,9 +72,9 @@ class Project:
         for path in sorted(decisive):
             state.update(path.name.encode() + b"\0" + path.read_bytes())
         for files in self.payloads.values():
-            for path, (data, executable) in files.items():
-                if path.startswith(below):
-                    state.update(f"{path}\0{executable}\0".encode() + data)
+            for target, (data, executable) in files.items():
+                if target.startswith(below):
+                    state.update(f"{target}\0{executable}\0".encode() + data)
         return state.hexdigest()
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from . import generated_docs
 from .diagnostic import REPORT, SCHEMA_VERSION
 from .diagnostic_checks import CHECKS, Finding
 from .diagnostic_facts import Facts
@@ -154,22 +153,7 @@ def documents() -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write both files")
-    action.add_argument("--check", action="store_true", help="exit 1 when a file is not current")
-    parser.add_argument("--into", type=Path, default=Path(__file__).parents[2] / "docs", help="folder of the files")
-    options = parser.parse_args(arguments)
-    stale = []
-    for name, text in documents().items():
-        target: Path = options.into / name
-        if options.write:
-            target.write_text(text, encoding="utf-8")
-        elif not target.is_file() or target.read_text(encoding="utf-8") != text:
-            stale.append(str(target))
-    if stale:
-        print(f"not what the checks say: {', '.join(stale)}\n  fix: {COMMAND}", file=sys.stderr)
-    return 1 if stale else 0
+    return generated_docs.main(__doc__, documents(), COMMAND, arguments)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from . import generated_docs
 from .settings import ENVIRONMENT, CacheConfig, DatasetEntry, InMemory, Optimizations, TrainingConfig
 from .settings_errors import allowed_values
 
@@ -95,22 +94,7 @@ def documents() -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write both files")
-    action.add_argument("--check", action="store_true", help="exit 1 when a file is not what the models say")
-    parser.add_argument("--into", type=Path, default=Path(__file__).parents[2] / "docs", help="folder of the files")
-    options = parser.parse_args(arguments)
-    stale = []
-    for name, text in documents().items():
-        target: Path = options.into / name
-        if options.write:
-            target.write_text(text, encoding="utf-8")
-        elif not target.is_file() or target.read_text(encoding="utf-8") != text:
-            stale.append(str(target))
-    if stale:
-        print(f"not what the settings models say: {', '.join(stale)}\n  fix: {COMMAND}", file=sys.stderr)
-    return 1 if stale else 0
+    return generated_docs.main(__doc__, documents(), COMMAND, arguments)
 
 
 if __name__ == "__main__":
