@@ -25,8 +25,8 @@ QUICKSTART = Path(__file__).resolve().parents[1] / "quickstart"
 CONFIGS = {"on": "quickstart.json", "off": "quickstart_off.json"}
 MOVED = "build/quickstart"
 # Upstream's scan stops listening when its queues look empty, which they do while an entry is still on its way: on a
-# busy machine a first run can miss a picture it has scanned, and stops with these words.
-LOST_SCAN, ATTEMPTS = "that did not have its metadata", 2
+# busy machine a first run can miss pictures it has scanned, and stops with one of these.
+LOST_SCAN, ATTEMPTS = ("that did not have its metadata", "Dataset produced no usable samples"), 2
 LIMIT = 900.0
 # Inherited settings of another run would win over the config's file.
 FOREIGN = ("CONFIG_BACKEND", "CONFIG_PATH", "CONFIG_TYPE", "ENV", "SIMPLETUNER_CONFIG_BACKEND", "SIMPLETUNER_ENV")
@@ -109,7 +109,7 @@ class TinyRuns:
                 limit=limit,
                 watch=while_training,
             )
-            if LOST_SCAN not in done.text:
+            if not any(words in done.text for words in LOST_SCAN):
                 break
         steps, end = read_log(self.log)
         if done.code:

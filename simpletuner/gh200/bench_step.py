@@ -22,8 +22,8 @@ MOVED = "build/quickstart"
 ROUNDS = 3  # each is three processes that import the trainer
 WARM_UP = 0.25  # of the steps: the first ones fill caches
 # Upstream's scan stops listening when its queues look empty, which they do while an entry is still on its way: on a
-# busy machine a first run can miss a picture it has scanned, and stops with these words.
-LOST_SCAN, ATTEMPTS = "that did not have its metadata", 2
+# busy machine a first run can miss pictures it has scanned, and stops with one of these.
+LOST_SCAN, ATTEMPTS = ("that did not have its metadata", "Dataset produced no usable samples"), 2
 CACHES = {"cache_config": {"vae_cache_type": "unified_memory", "text_cache_type": "unified_memory"}}
 # Seen from outside and alike in every tree: when each optimizer step was over.
 DRIVER = """
@@ -124,7 +124,7 @@ def _step_time(tree: Path, config: Path) -> float:
         shutil.rmtree(config.parent / "output", ignore_errors=True)
         (config.parent / "output").mkdir()
         done = subprocess.run(command, cwd=config.parent, env=environment, capture_output=True, text=True, check=False)
-        if LOST_SCAN not in done.stdout + done.stderr:
+        if not any(words in done.stdout + done.stderr for words in LOST_SCAN):
             break
         for left in config.parent.glob("images/aspect_ratio*"):
             left.unlink()

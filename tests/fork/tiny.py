@@ -18,8 +18,8 @@ FORK = Path(os.environ.get("GH200_FORK_TREE", REPO / "build" / "fork"))
 QUICKSTART = REPO / "scripts" / "quickstart"
 PRISTINE = Path(os.environ.get("GH200_PRISTINE_TREE", REPO / "build" / "pristine"))
 # Upstream's scan stops listening when its queues look empty, which they do while an entry is still on its way: on a
-# busy machine a first run can miss a picture it has scanned, and stops with these words.
-LOST_SCAN = "that did not have its metadata"
+# busy machine a first run can miss pictures it has scanned, and stops with one of these.
+LOST_SCAN = ("that did not have its metadata", "Dataset produced no usable samples")
 _MODEL_MAKER = (
     "import sys; from pathlib import Path; sys.path.insert(0, {here!r}); import tiny_model; "
     "tiny_model.make_model(Path({out!r}))"
@@ -101,7 +101,7 @@ class Lab:
         """Train in processes of its own and keep its output folder as `runs/NAME`; `resume` continues another run's."""
         cold = not any((self.folder / "data").glob("*/aspect_ratio*"))
         done = self._run(name, tree, resume, ranks, drive or {}, changes)
-        if cold and done.code and LOST_SCAN in done.log:
+        if cold and done.code and any(words in done.log for words in LOST_SCAN):
             self.forget_caches()
             done = self._run(name, tree, resume, ranks, drive or {}, changes)
         return done
