@@ -162,6 +162,14 @@ class Arena:
         segment, compressed, offset, stored, _ = _PLACE.unpack_from(self._index, self._rows + number * _ROW.size)
         return None if compressed else self._views[segment][offset : offset + stored]
 
+    def view_of(self, path: str) -> memoryview | None:
+        """`view` of what `find` finds, in one step: a call costs as much as the lookup."""
+        number = self._names.get(path)
+        if number is None or self._flags[number]:
+            return None
+        segment, compressed, offset, stored, _ = _PLACE.unpack_from(self._index, self._rows + number * _ROW.size)
+        return None if compressed else self._views[segment][offset : offset + stored]
+
     def forget(self, number: int) -> None:
         self._flags[number] = 1  # type: ignore[index]
 

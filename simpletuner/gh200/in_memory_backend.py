@@ -105,8 +105,12 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
     def view(self, filepath: str) -> memoryview | None:
         """The file's bytes in place, without a copy; None where they are compressed or not in RAM."""
         arena = self._arena
-        number = None if arena is None else _find(arena, filepath)
-        return None if number is None else arena.view(number)
+        if arena is None:
+            return None
+        # Upstream's own spelling is the normal one; only a miss pays for normalising another.
+        found = arena.view_of(filepath) if type(filepath) is str else None
+        number = _find(arena, filepath) if found is None else None
+        return found if number is None else arena.view(number)
 
     def read_image(self, filepath: str, delete_problematic_images: bool = False) -> Any:
         arena = self._arena
