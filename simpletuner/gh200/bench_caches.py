@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .bench_peers import in_tmpfs, local_backend
-from .bench_result import Ratio, Result, Series, Settings, in_turn
+from .bench_result import Ratio, Result, Series, Settings, in_turn, over
 from .cache_options import CacheOptions
 from .cache_sites import attach_cache_tier, configure, known_finite
 from .cache_store import CacheStore
@@ -73,11 +73,11 @@ def reads(folder: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
             costs.setdefault(peer, {})[entries[0].nbytes] = values
         if entries[0].shape == LATENT:
             yield Ratio(
-                "latent read, 512 KB, times as fast as upstream", _over(taken, "upstream local", "unified"), 100
+                "latent read, 512 KB, times as fast as upstream", over(taken["upstream local"], taken["unified"]), 100
             )
             yield collate_ratio(files, rounds)
     taken = _read_in_turn(_saved(folder / "text", [text_entry() for _ in range(BATCH)]), "text", rounds)
-    yield Ratio("text embed read, 310 KB, times as fast as upstream", _over(taken, "upstream local", "unified"))
+    yield Ratio("text embed read, 310 KB, times as fast as upstream", over(taken["upstream local"], taken["unified"]))
     yield Series("read of one cached latent", "bytes per entry", costs)
 
 
@@ -86,10 +86,6 @@ def _saved(folder: Path, entries: Sequence[Any]) -> Path:
     for number, entry in enumerate(entries):
         torch.save(entry, folder / f"{number}.pt")
     return folder
-
-
-def _over(taken: dict[str, list[float]], first: str, second: str) -> tuple[float, ...]:
-    return tuple(one / other for one, other in zip(taken[first], taken[second], strict=True))
 
 
 def _read_in_turn(files: Path, kind: str, rounds: int) -> dict[str, list[float]]:
@@ -127,7 +123,7 @@ def collate_ratio(files: Path, rounds: int) -> Ratio:
         if not torch.equal(ways["upstream"](), ways["unified"]()):
             raise AssertionError("the collated batches differ")
         taken = in_turn(ways, rounds)
-    return Ratio("collate of 32 latents, times as fast as upstream", _over(taken, "upstream", "unified"), 4)
+    return Ratio("collate of 32 latents, times as fast as upstream", over(taken["upstream"], taken["unified"]), 4)
 
 
 def collate(load: Load, finite: Callable[[Any], bool], pool: ThreadPoolExecutor, paths: list[str]) -> Any:

@@ -95,6 +95,11 @@ def seconds(action: Callable[..., object], *arguments: Any) -> float:
     return taken
 
 
+def over(first: Samples, second: Samples) -> tuple[float, ...]:
+    """The ratio of each round: what one took over what the other took right beside it."""
+    return tuple(one / other for one, other in zip(first, second, strict=True))
+
+
 def in_turn(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of every action, all of them once per round: what else the machine does falls on each."""
     taken: dict[str, list[float]] = {name: [] for name in actions}

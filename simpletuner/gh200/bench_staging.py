@@ -21,7 +21,7 @@ from pathlib import Path
 
 from .arena_shared import Arena
 from .bench_peers import TmpfsCopy, in_tmpfs, local_backend, make_files
-from .bench_result import Ratio, Result, Series, Settings, in_turn, seconds
+from .bench_result import Ratio, Result, Series, Settings, in_turn, over, seconds
 from .staging import PAGE_CACHE_THREAD, stage
 from .staging_options import StagingOptions
 
@@ -121,13 +121,9 @@ def reading(folder: Path, settings: Settings) -> Iterator[Result]:
             costs.setdefault(peer, {})[size] = [one / count * 1e6 for one in taken]
         shutil.rmtree(files)
     local, ours, view = (costs[peer][100_000] for peer in ("upstream local", "in_memory read", "in_memory view"))
-    yield Ratio("read of 100 KB, times as fast as local with a warm page cache", _over(local, ours), 2)
-    yield Ratio("zero-copy view of 100 KB, times as fast as local", _over(local, view), 30)
+    yield Ratio("read of 100 KB, times as fast as local with a warm page cache", over(local, ours), 2)
+    yield Ratio("zero-copy view of 100 KB, times as fast as local", over(local, view), 30)
     yield Series("read of one file, page cache warm", "bytes per file", costs)
-
-
-def _over(first: list[float], second: list[float]) -> tuple[float, ...]:
-    return tuple(one / other for one, other in zip(first, second, strict=True))
 
 
 def _read_in_turn(files: Path, rounds: int, loops: int) -> dict[str, list[float]]:
@@ -227,6 +223,6 @@ def cost_per_file(folder: Path, counts: list[int], rounds: int) -> Iterator[Resu
             costs[count].append(taken / repeats / count * 1e6)
     for files in trees.values():
         shutil.rmtree(files)
-    values = _over(costs[counts[-1]], costs[counts[0]])
+    values = over(costs[counts[-1]], costs[counts[0]])
     yield Ratio(f"cost per file with {counts[-1]} files, times that with {counts[0]}", values, 1.25, at_least=False)
     yield Series("staging, cost per file of 2 KB", "files in the dataset", {"in_memory staging": costs})

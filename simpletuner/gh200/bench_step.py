@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from .bench_result import Ratio, Result, Settings
+from .bench_result import Ratio, Result, Settings, over
 
 FORK = Path(__file__).resolve().parents[2]
 PRISTINE = FORK.parent / "pristine"
@@ -66,12 +66,8 @@ def measure(settings: Settings) -> Iterator[Result]:
                 taken[way].append(_step_time(tree, config))
                 print(f"  round {number + 1}, {way}: {taken[way][-1] * 1e3:.1f} ms per step", flush=True)
     plain, off, on = (taken[way] for way in ways)
-    yield Ratio("step time of the fork with all off, times plain upstream's", _over(off, plain), 1.05, at_least=False)
-    yield Ratio("step time with data and caches in memory, times plain upstream's", _over(on, plain))
-
-
-def _over(first: list[float], second: list[float]) -> tuple[float, ...]:
-    return tuple(one / other for one, other in zip(first, second, strict=True))
+    yield Ratio("step time of the fork with all off, times plain upstream's", over(off, plain), 1.05, at_least=False)
+    yield Ratio("step time with data and caches in memory, times plain upstream's", over(on, plain))
 
 
 def _make_model_and_images(folder: Path) -> None:
