@@ -10,30 +10,33 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import pairwise
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from .bench_result import Ratio, Result, Settings, over
 
 FORK = Path(__file__).resolve().parents[2]
 PRISTINE = FORK.parent / "pristine"
 MOVED = "build/quickstart"
-ROUNDS = 3  # each is three processes that import the trainer
 WARM_UP = 0.25  # of the steps: the first ones fill caches
-# Upstream's scan stops listening when its queues look empty, which they do while an entry is still on its way: on a
-# busy machine a first run can miss pictures it has scanned, and stops with one of these.
-LOST_SCAN, ATTEMPTS = ("that did not have its metadata", "Dataset produced no usable samples"), 2
 CACHES = {"cache_config": {"vae_cache_type": "unified_memory", "text_cache_type": "unified_memory"}}
-# Seen from outside and alike in every tree: when each optimizer step was over.
+# Seen from outside and alike in every tree: after each optimizer step the trainer says how long it took and waits.
 DRIVER = """
-import atexit, json, os, runpy, sys, time
+import os, runpy, sys, time
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-times = []
-register_optimizer_step_post_hook(lambda *_: times.append(time.perf_counter()))
-atexit.register(lambda: json.dump(times, open(os.environ["BENCH_STEP_TIMES"], "w")))
+said, turn = int(sys.argv[2]), int(sys.argv[3])
+began = time.perf_counter()
+
+def hand_over(*_):
+    global began
+    os.write(said, f"{time.perf_counter() - began}\\n".encode())
+    os.read(turn, 1)
+    began = time.perf_counter()
+
+register_optimizer_step_post_hook(hand_over)
 if not torch.cuda.is_available():
     torch.Tensor.pin_memory = lambda self, *_: self  # plain upstream cannot do without an accelerator
 runpy.run_path(sys.argv[1], run_name="__main__")
@@ -41,33 +44,78 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 
 def measure(settings: Settings) -> Iterator[Result]:
-    missing = [
-        path
-        for path in (FORK / "scripts" / "quickstart", FORK / "simpletuner" / "train.py", PRISTINE)
-        if not path.exists()
-    ]
+    needed = (FORK / "scripts" / "quickstart", FORK / "simpletuner" / "train.py", PRISTINE)
+    missing = [path for path in needed if not path.exists()]
     if missing:
         print(
             f"skipped: there is no {missing[0]}; ./execute_gh200_rebase.sh --skip-tests builds the fork and keeps the pristine tree"
         )
         return
-    steps, rounds = (8, 1) if settings.quick else (120, min(settings.rounds, ROUNDS))
-    with tempfile.TemporaryDirectory(dir=settings.folder) as name:
+    steps = 8 if settings.quick else 24 * settings.rounds
+    with tempfile.TemporaryDirectory(dir=settings.folder) as name, ExitStack() as ending:
         folder = Path(name)
         _make_model_and_images(folder)
-        ways = {
-            "plain upstream": (PRISTINE, _config(folder / "plain", steps, "local", {})),
-            "fork, all off": (FORK, _config(folder / "off", steps, "local", {})),
-            "fork, data and caches in memory": (FORK, _config(folder / "on", steps, "in_memory", CACHES)),
-        }
-        taken: dict[str, list[float]] = {way: [] for way in ways}
-        for number in range(rounds):
-            for way, (tree, config) in ways.items():
-                taken[way].append(_step_time(tree, config))
-                print(f"  round {number + 1}, {way}: {taken[way][-1] * 1e3:.1f} ms per step", flush=True)
-    plain, off, on = (taken[way] for way in ways)
+        trainers = [
+            ending.enter_context(Trainer(PRISTINE, _config(folder / "plain", steps, "local", {}))),
+            ending.enter_context(Trainer(FORK, _config(folder / "off", steps, "local", {}))),
+            ending.enter_context(Trainer(FORK, _config(folder / "on", steps, "in_memory", CACHES))),
+        ]
+        # Step by step in turn, while the other two sleep: what else the machine does falls on each.
+        rounds = [[trainer.step() for trainer in trainers] for _ in range(steps - 1)]
+    plain, off, on = zip(*rounds[int(steps * WARM_UP) :], strict=True)
+    print(f"  median of a step of plain upstream: {statistics.median(plain) * 1e3:.1f} ms")
     yield Ratio("step time of the fork with all off, times plain upstream's", over(off, plain), 1.05, at_least=False)
     yield Ratio("step time with data and caches in memory, times plain upstream's", over(on, plain))
+
+
+class Trainer:
+    """A training run in a process of its own that takes one step each time it is told to."""
+
+    def __init__(self, tree: Path, config: Path) -> None:
+        self._printed = config.with_name("printed.log")
+        steps, said = os.pipe()
+        turn, self._turns = os.pipe()
+        environment = os.environ | {
+            "PYTHONPATH": str(tree),
+            "CONFIG_BACKEND": "json",
+            "CONFIG_PATH": str(config),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONHASHSEED": "0",
+            # Threads that wait must not spin while it is another trainer's turn.
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+        environment.pop("SIMPLETUNER_SKIP_TORCH", None)
+        command = [sys.executable, "-c", DRIVER, str(tree / "simpletuner" / "train.py"), str(said), str(turn)]
+        with self._printed.open("w") as printed:
+            self._process = subprocess.Popen(
+                command, cwd=config.parent, env=environment, stdout=printed, stderr=printed, pass_fds=(said, turn)
+            )
+        os.close(said)
+        os.close(turn)
+        self._steps = os.fdopen(steps)
+        self._read()
+
+    def step(self) -> float:
+        """Seconds of the next step."""
+        # A trainer that is gone is reported by the read that follows.
+        with suppress(BrokenPipeError):
+            os.write(self._turns, b".")
+        return self._read()
+
+    def _read(self) -> float:
+        if line := self._steps.readline():
+            return float(line)
+        code = self._process.wait()
+        raise RuntimeError(f"training ended with exit code {code}:\n{self._printed.read_text()[-3000:]}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._steps.close()
+        os.close(self._turns)
 
 
 def _make_model_and_images(folder: Path) -> None:
@@ -81,7 +129,7 @@ def _make_model_and_images(folder: Path) -> None:
 
 def _config(own: Path, steps: int, kind: str, more: dict[str, Any]) -> Path:
     """The quick start's plain config, moved: model and images are shared, caches and outputs are not."""
-    own.mkdir()
+    (own / "output").mkdir(parents=True)
     (own / "model").symlink_to(own.parent / "model")
     shutil.copytree(own.parent / "images", own / "images")
     config = _moved("quickstart_off.json", own) | more
@@ -101,34 +149,3 @@ def _config(own: Path, steps: int, kind: str, more: dict[str, Any]) -> Path:
 
 def _moved(name: str, own: Path) -> Any:
     return json.loads((FORK / "config" / name).read_text(encoding="utf-8").replace(MOVED, str(own)))
-
-
-def _step_time(tree: Path, config: Path) -> float:
-    """Median seconds of a step, without the first ones, in a process of its own."""
-    times = config.with_name("times.json")
-    environment = os.environ | {
-        "PYTHONPATH": str(tree),
-        "CONFIG_BACKEND": "json",
-        "CONFIG_PATH": str(config),
-        "BENCH_STEP_TIMES": str(times),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONHASHSEED": "0",
-    }
-    environment.pop("SIMPLETUNER_SKIP_TORCH", None)
-    command = [sys.executable, "-c", DRIVER, str(tree / "simpletuner" / "train.py")]
-    for _ in range(ATTEMPTS):
-        shutil.rmtree(config.parent / "output", ignore_errors=True)
-        (config.parent / "output").mkdir()
-        done = subprocess.run(command, cwd=config.parent, env=environment, capture_output=True, text=True, check=False)
-        if not any(words in done.stdout + done.stderr for words in LOST_SCAN):
-            break
-        for left in config.parent.glob("images/aspect_ratio*"):
-            left.unlink()
-    if done.returncode or not times.is_file():
-        raise RuntimeError(
-            f"training in {tree} failed with exit code {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
-        )
-    ends = json.loads(times.read_text())
-    times.unlink()
-    spans = [after - before for before, after in pairwise(ends)]
-    return statistics.median(spans[int(len(spans) * WARM_UP) :])

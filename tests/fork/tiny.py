@@ -17,9 +17,6 @@ REPO = Path(__file__).resolve().parents[2]
 FORK = Path(os.environ.get("GH200_FORK_TREE", REPO / "build" / "fork"))
 QUICKSTART = REPO / "scripts" / "quickstart"
 PRISTINE = Path(os.environ.get("GH200_PRISTINE_TREE", REPO / "build" / "pristine"))
-# Upstream's scan stops listening when its queues look empty, which they do while an entry is still on its way: on a
-# busy machine a first run can miss pictures it has scanned, and stops with one of these.
-LOST_SCAN = ("that did not have its metadata", "Dataset produced no usable samples")
 _MODEL_MAKER = (
     "import sys; from pathlib import Path; sys.path.insert(0, {here!r}); import tiny_model; "
     "tiny_model.make_model(Path({out!r}))"
@@ -99,16 +96,6 @@ class Lab:
         **changes: Any,
     ) -> Run:
         """Train in processes of its own and keep its output folder as `runs/NAME`; `resume` continues another run's."""
-        cold = not any((self.folder / "data").glob("*/aspect_ratio*"))
-        done = self._run(name, tree, resume, ranks, drive or {}, changes)
-        if cold and done.code and any(words in done.log for words in LOST_SCAN):
-            self.forget_caches()
-            done = self._run(name, tree, resume, ranks, drive or {}, changes)
-        return done
-
-    def _run(
-        self, name: str, tree: Path, resume: str, ranks: int, drive: Mapping[str, Any], changes: dict[str, Any]
-    ) -> Run:
         output, kept = self.folder / "output", self.folder / "runs" / name
         shutil.rmtree(output, ignore_errors=True)
         if resume:
@@ -124,7 +111,7 @@ class Lab:
             "PYTHONPATH": str(tree),
             "CONFIG_BACKEND": "json",
             "CONFIG_PATH": str(self.config(**changes)),
-            "TINY_DRIVE": json.dumps({"trace": str(trace), "triggers": str(triggers), **drive}),
+            "TINY_DRIVE": json.dumps({"trace": str(trace), "triggers": str(triggers), **(drive or {})}),
             "SIMPLETUNER_ACCELERATE_SIGNAL_FILE": str(triggers),
             "HF_HUB_OFFLINE": "1",
             "PYTHONHASHSEED": "0",
@@ -183,6 +170,8 @@ class Lab:
             "validation_prompt_library": False,
             "disable_bucket_pruning": True,
             "aspect_bucket_worker_count": 1,
+            # Upstream's scanning threads lose entries on a busy machine, its processes do not.
+            "enable_multiprocessing": True,
             "torch_num_threads": 1,
         }
 
