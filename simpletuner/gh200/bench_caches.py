@@ -24,6 +24,7 @@ from .cache_options import CacheOptions
 from .cache_sites import attach_cache_tier, configure, known_finite
 from .cache_store import CacheStore
 from .cache_tier import UnifiedCacheTier
+from .run_log import resident_bytes
 
 CHANNELS = 16
 SIDES = (16, 32, 64, 128, 256)  # bf16 with 16 channels: 8 KB .. 2 MB
@@ -186,7 +187,7 @@ def memory_of(shape: tuple[int, ...], count: int) -> float:
         gc.collect()
         # What earlier work freed but the allocator keeps would be used again, and hide what the entries take.
         ctypes.CDLL(None).malloc_trim(0)
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return resident_bytes()
 
     configure(OPTIONS)
     tier = UnifiedCacheTier(Made(shape), CacheStore(OPTIONS), "device")
