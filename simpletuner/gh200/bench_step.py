@@ -55,6 +55,7 @@ def measure(settings: Settings) -> Iterator[Result]:
     with tempfile.TemporaryDirectory(dir=settings.folder) as name, ExitStack() as ending:
         folder = Path(name)
         _make_model_and_images(folder)
+        print("  starting three trainers, one after the other; then they take their steps in turn", flush=True)
         trainers = [
             ending.enter_context(Trainer(PRISTINE, _config(folder / "plain", steps, "local", {}))),
             ending.enter_context(Trainer(FORK, _config(folder / "off", steps, "local", {}))),
