@@ -43,6 +43,8 @@ def apply(
         _record(project, assessment, built, into, outcomes)
     result["validation"] = [vars(outcome) for outcome in outcomes]
     _stop_if_failed(outcomes, "the fork is built, its validation failed")
+    if outcomes:
+        print(f"\nvalidated: all {len(outcomes)} passed; results, and what is left for you: {into / journal.CHECKLIST}")
     return EXIT_CLEAN
 
 

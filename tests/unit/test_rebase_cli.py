@@ -221,3 +221,17 @@ def test_upstream_code_is_never_executed(lab: Lab, tmp_path: Path) -> None:
         path.write_text(path.read_text() + f"\nopen({str(trap)!r}, 'w').close()\n")
     lab.run("--skip-tests", "--accept-drift", "--upstream", f"path:{upstream}")
     assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "said"),
+    [("exit 0", 0, "validated: all 3 passed"), ("exit 7", 3, "its validation failed")],
+)
+def test_validation_is_run_believed_and_kept_in_the_checklist(lab: Lab, outcome: str, code: int, said: str) -> None:
+    pytest.importorskip("torch")
+    (lab.root / "scripts").mkdir(exist_ok=True)
+    (lab.root / "scripts/test_gh200_features.sh").write_text(f"echo trying it\n{outcome}\n")
+    output = lab.run("--upstream", lab.upstream("v1"), code=code)
+    assert "  trying it" in output and said in output
+    page = (lab.fork / "GH200_REBASE_CHECKLIST.md").read_text()
+    assert f"[{' ' if code else 'x'}] `scripts/test_gh200_features.sh`" in page
