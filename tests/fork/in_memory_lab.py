@@ -175,7 +175,8 @@ class Differential(RuleBasedStateMachine):
 
     def same(self, where: str, method: str, make: Any) -> None:
         local, ours = (side.run(where, method, make(side.root)) for side in self.sides)
-        assert ours == local, (where, method)
+        # pytest shows no values for a helper's assertion, and hypothesis none for a failure it cannot repeat.
+        assert ours == local, (where, method, make(Path("ROOT")), f"local: {local!r:.600}", f"ours: {ours!r:.600}")
 
     @rule(where=places, name=names, spelling=spellings, as_path=st.booleans(), as_file=st.booleans())
     def read(self, where: str, name: str, spelling: str, as_path: bool, as_file: bool) -> None:
