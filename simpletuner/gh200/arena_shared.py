@@ -157,13 +157,8 @@ class Arena:
         assert self._codec is not None
         return self._codec.decompress(self._views[segment][offset : offset + stored], size)
 
-    def view(self, number: int) -> memoryview | None:
-        """The bytes themselves, not a copy; None for a compressed file."""
-        segment, compressed, offset, stored, _ = _PLACE.unpack_from(self._index, self._rows + number * _ROW.size)
-        return None if compressed else self._views[segment][offset : offset + stored]
-
-    def view_of(self, path: str) -> memoryview | None:
-        """`view` of what `find` finds, in one step: a call costs as much as the lookup."""
+    def view(self, path: str) -> memoryview | None:
+        """The bytes themselves, not a copy; None for a compressed file. By path: a call of `find` costs as much again."""
         number = self._names.get(path)
         if number is None or self._flags[number]:
             return None

@@ -159,7 +159,7 @@ def _our_readers(files: Path) -> tuple[Callable[[str], object], Callable[[str], 
         from .in_memory_backend import GH200InMemoryBackend
     except ModuleNotFoundError:
         arena = staged(files)
-        return lambda name: arena.read(arena.find(name) or 0), lambda name: arena.view(arena.find(name) or 0)
+        return lambda name: arena.read(arena.find(name) or 0), arena.view
     with redirect_stderr(io.StringIO()):
         ours = GH200InMemoryBackend(None, "bench", instance_data_dir=files)
     return ours.read, ours.view

@@ -96,7 +96,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
 
     def read(self, filepath: Any, as_byteIO: bool = False) -> Any:
         arena = self._arena
-        number = None if arena is None else _find(arena, filepath)
+        number = None if arena is None else arena.find(_listed(filepath))
         if number is None:
             return super().read(filepath, as_byteIO)
         data = arena.read(number)
@@ -108,14 +108,13 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
         if arena is None:
             return None
         # Upstream's own spelling is the normal one; only a miss pays for normalising another.
-        found = arena.view_of(filepath) if type(filepath) is str else None
-        number = _find(arena, filepath) if found is None else None
-        return found if number is None else arena.view(number)
+        found = arena.view(filepath) if type(filepath) is str else None
+        return arena.view(_listed(filepath)) if found is None else found
 
     def read_image(self, filepath: str, delete_problematic_images: bool = False) -> Any:
         arena = self._arena
         if arena is not None and isinstance(filepath, str) and self._is_decoded_from_bytes(filepath):
-            number = _find(arena, filepath)
+            number = arena.find(_listed(filepath))
             if number is not None:
                 try:
                     return upstream.load_image(arena.read(number))
@@ -152,7 +151,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
         arena = self._arena
         if arena is None:
             return
-        number = _find(arena, filepath)
+        number = arena.find(_listed(filepath))
         if number is not None:
             arena.forget(number)
         try:
@@ -179,10 +178,12 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
         return self._arena.files if self._arena is not None else 0
 
 
-def _find(arena: Arena, filepath: Any) -> int | None:
-    """By the exact spelling of the listing; others (`..`, a slash at the end, bytes) are left to the system."""
-    if not isinstance(filepath, str):
-        filepath = os.fspath(filepath) if isinstance(filepath, os.PathLike) else None
-        if not isinstance(filepath, str):
-            return None
-    return arena.find(filepath if filepath.startswith("/") else os.path.join(os.getcwd(), filepath))
+def _listed(filepath: Any) -> str:
+    """The spelling of the listing; others (`..`, a slash at the end, bytes) no arena knows: they are the system's."""
+    try:
+        path = os.fspath(filepath)
+    except TypeError:
+        return ""
+    if not isinstance(path, str):
+        return ""
+    return path if path.startswith("/") else os.path.join(os.getcwd(), path)

@@ -80,7 +80,7 @@ def list_dataset(root: str | os.PathLike[str]) -> Listing:
                 continue
             seen.add((identity.st_dev, identity.st_ino))
             with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+                entries = list(found)
         except OSError as error:
             if folder == top:
                 raise _unusable(top, error) from error
@@ -92,12 +92,12 @@ def list_dataset(root: str | os.PathLike[str]) -> Listing:
 
 def _sort_out(entries: Sequence[os.DirEntry[str]], listing: Listing, numbers: dict[tuple[int, int], int]) -> list[str]:
     """Adds the files of one folder to the listing; returns the folders below it."""
-    folders = []
-    for entry in entries:
+    folders = set()
+    for entry in sorted(entries, key=lambda entry: entry.name):
         try:
             if entry.is_dir():
                 if entry.name not in _SKIPPED_FOLDERS:
-                    folders.append(entry.path)
+                    folders.add(entry.path)
                 continue
             if is_rewritten(entry.name):
                 continue
@@ -111,7 +111,8 @@ def _sort_out(entries: Sequence[os.DirEntry[str]], listing: Listing, numbers: di
             if number == len(listing.files):
                 listing.files.append(SourceFile(entry.path, status.st_size, status.st_mtime_ns, *identity))
             listing.names.append((entry.path, number))
-    return folders
+    # In the system's order: of two names of a folder, upstream lists the files under the one it is given first.
+    return [entry.path for entry in entries if entry.path in folders]
 
 
 def _unusable(root: str, error: OSError) -> GH200Error:

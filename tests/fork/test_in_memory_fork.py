@@ -71,11 +71,25 @@ def test_reads_come_from_ram_until_the_epoch_check_sees_the_change(
     assert f"{tree}/a.txt" in caplog.text
 
 
-def test_a_view_is_read_only_and_none_where_there_is_none(lab: Any, tree: Path) -> None:
+def test_a_folder_with_two_names_is_staged_under_the_one_upstream_lists(lab: Any, tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"m{number}").mkdir()
+        (tmp_path / f"m{number}/a.png").write_bytes(bytes(number))
+        (tmp_path / f"{'az'[number % 2]}{number}").symlink_to(f"m{number}")
+    backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tmp_path)
+    listed = [path for _, _, files in backend.list_files(["png"], str(tmp_path)) for path in files]
+    assert len(listed) == 20 and all(backend.view(path) is not None for path in listed)
+
+
+def test_a_view_is_read_only_and_none_where_there_is_none(
+    lab: Any, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tree)
     view = backend.view(str(tree / "a.txt"))
     assert view is not None and view.readonly and bytes(view) == (tree / "a.txt").read_bytes()
-    assert backend.view(str(tree / "saved.pt")) is None
+    monkeypatch.chdir(tree)
+    assert backend.view(tree / "a.txt") == backend.view("a.txt") == view
+    assert backend.view(str(tree / "saved.pt")) is None and backend.view(bytes(tree / "a.txt")) is None
     backend.release()
     assert backend.view(str(tree / "a.txt")) is None and backend.read(str(tree / "a.txt")) == bytes(view)
 
