@@ -142,11 +142,14 @@ def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
 
 
 def forget_changed(arena: Arena) -> list[str]:
-    """Takes files that are no longer what was staged out of the arena; returns them with the reason."""
+    """Takes files that are no longer what was staged out of the arena; returns all their names with the reason."""
     problems = []
+    forgotten: set[int] = set()
     for name, number in arena.names():
-        if arena.find(name) is not None and (reason := _change(name, arena.row(number))):
+        known = number in forgotten or arena.find(name) is not None
+        if known and (reason := _change(name, arena.row(number))):
             arena.forget(number)
+            forgotten.add(number)
             problems.append(f"{name}: {reason}")
     return problems
 
