@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
-import json
 import math
 import sys
 from pathlib import Path
 
 import process
-from attention_probe import backend_names
 from audio_run import audio
 from manual_requests import manual_requests
 from place import Place, find_place
 from scenario import Failed, Scenario, Skipped, main, parser
-from tiny_run import LIMIT, Run, tiny_runs, work_folder
+from tiny_run import Run, tiny_runs
+from upstream_probes import ATTENTION_PROBE, run_probe
 
 ABOUT = """\
 Trains a tiny model in the fork with in-memory data, unified-memory caches and the accumulation ramp on together:
@@ -23,7 +23,8 @@ once per attention backend this machine has, once with a validation and a checkp
 ramp, and on an audio dataset. With no option, all of it; each option selects its part, several add up.
 
 exit codes: 0 nothing failed (skipped is no failure), 1 something failed, 2 there is no fork or no such name"""
-PROBE = Path(__file__).with_name("attention_probe.py")
+SECTIONS = "simpletuner/simpletuner_sdk/server/services/field_registry/sections"
+LIST = "attention_mechanisms"
 MANUAL, AUDIO, BACKEND = "manual-requests", "audio-in-memory", "backend-"
 # Upstream must always have these; were they missing, every run would be skipped and nothing shown.
 ALWAYS = ("diffusers", "native")
@@ -73,18 +74,11 @@ def check_features(run: Run, windows: list[int]) -> None:
 @functools.cache
 def unavailable(place: Place) -> tuple[dict[str, str], str]:
     """Why a backend cannot run here, by upstream's own word, from one process for all; or why that process failed."""
-    with work_folder(place, "attention", keep=False) as folder:
-        answer = folder / "answer.json"
-        done = process.run(
-            [sys.executable, str(PROBE), str(answer), *backend_names(place.fork)],
-            cwd=folder,
-            environment=place.environment(place.fork),
-            log=folder / "printed.log",
-            limit=LIMIT,
-        )
-        if done.code:
-            return {}, f"asking upstream for the attention backends failed: {done.complaint()}"
-        return json.loads(answer.read_text(encoding="utf-8")), ""
+    try:
+        seen = run_probe(place, place.fork, ATTENTION_PROBE)
+    except Failed as problem:
+        return {}, f"asking upstream for the attention backends failed: {problem}"
+    return {name: one.get("unavailable", "") for name, one in seen.items()}, ""
 
 
 def arguments(names: list[str]) -> argparse.Namespace:
@@ -102,6 +96,15 @@ def arguments(names: list[str]) -> argparse.Namespace:
     options.only += [f"{BACKEND}{name}" for name in options.backend]
     options.only += [name for name, wanted in ((MANUAL, options.manual), (AUDIO, options.audio)) if wanted]
     return options
+
+
+def backend_names(tree: Path) -> list[str]:
+    """As upstream's registry of options lists them; read, not imported, because that takes ten seconds."""
+    for path in sorted((tree / SECTIONS).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [LIST]:
+                return list(dict.fromkeys(ast.literal_eval(node.value)))
+    raise LookupError(f"{tree / SECTIONS}: no list named {LIST}: upstream names its attention backends elsewhere now")
 
 
 def known_backends() -> list[str]:

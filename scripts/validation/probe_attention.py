@@ -1,4 +1,4 @@
-"""Run in one tree: selects every attention backend through upstream's own code and computes with it. Writes JSON."""
+"""Run in one tree: selects every attention backend through upstream's own code and trains with it. Writes JSON."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ def choices() -> list[str]:
 
 
 def compute(backend: str) -> dict[str, Any]:
-    """The same tiny attention, as a model of diffusers and as an older one calls for it."""
+    """The same tiny attention and its gradient, as a model of diffusers and as an older one calls for it."""
     import torch
     from diffusers.models.attention_dispatch import dispatch_attention_fn
+    from diffusers.utils import is_xformers_available
     from simpletuner.helpers.training.attention_backend import AttentionBackendController, AttentionPhase
 
+    if backend == "xformers" and not is_xformers_available():
+        # Upstream takes PyTorch's own in its place.
+        raise ImportError("the package xformers is not installed")
     config = SimpleNamespace(attention_mechanism=backend, sageattention_usage="training+inference", sla_config=None)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     drawn = torch.randn(3, 1, 64, 2, 64, generator=torch.Generator().manual_seed(7))
-    query, key, value = drawn.to(device, torch.bfloat16)
+    query, key, value = (part.requires_grad_() for part in drawn.to(device, torch.bfloat16))
     exact = torch.nn.functional.scaled_dot_product_attention(
         *(part.float().transpose(1, 2) for part in (query, key, value))
     )
@@ -40,13 +44,15 @@ def compute(backend: str) -> dict[str, Any]:
         direct = torch.nn.functional.scaled_dot_product_attention(
             *(part.transpose(1, 2) for part in (query, key, value))
         )
+        (dispatched.sum() + direct.sum()).backward()
     finally:
         AttentionBackendController.restore_default()
-    outputs = [dispatched.transpose(1, 2), direct]
+    outputs = [dispatched.detach().transpose(1, 2), direct.detach()]
+    results = [*outputs, *(part.grad for part in (query, key, value))]
     return {
         "active": active,
-        "digests": [hashlib.sha256(out.float().cpu().contiguous().numpy().tobytes()).hexdigest() for out in outputs],
-        "worst": max(float((out.float() - exact).abs().max()) for out in outputs),
+        "digests": [hashlib.sha256(one.float().cpu().contiguous().numpy().tobytes()).hexdigest() for one in results],
+        "worst": max(float((out.float() - exact.detach()).abs().max()) for out in outputs),
     }
 
 

@@ -14,10 +14,11 @@ from scenario import Failed, Skipped
 from upstream_trees import both_trees
 
 SECONDS = 900
+ATTENTION_PROBE = "probe_attention.py"
 # A bf16 attention output against the same in float32; a 16 bit sample against its exact value.
 ATTENTION_TOLERANCE, SOUND_TOLERANCE = 0.05, 1e-4
 _REASONS = {
-    "needs a CUDA device": ("CUDA GPU", "No viable backend", "CUDA device"),
+    "needs a CUDA device": ("CUDA GPU", "No viable backend", "CUDA device", "backward on CPU"),
     "its kernel is not downloaded": ("offline mode", "local cache"),
     "its package is not installed": ("install", "import", "missing package", "FA3"),
 }
@@ -32,7 +33,7 @@ _SIGNALS = {
 
 def attention(place: Place) -> str:
     """Every backend upstream offers, selected by upstream's own code."""
-    seen = _same_in_both(place, "probe_attention.py")
+    seen = _same_in_both(place, ATTENTION_PROBE)
     ran = {name: one for name, one in seen.items() if "unavailable" not in one}
     wrong = [
         f"{name} is off by {one['worst']:.3g}" for name, one in ran.items() if not one["worst"] <= ATTENTION_TOLERANCE
@@ -75,10 +76,10 @@ def _same_in_both(place: Place, probe: str) -> dict[str, Any]:
     """What the probe sees; Failed when the trees differ, Skipped when plain upstream has nothing for it to see."""
     trees = both_trees(place)
     try:
-        pristine = _run(place, trees.pristine, probe)
+        pristine = run_probe(place, trees.pristine, probe)
     except Failed as problem:
         raise Skipped(f"this upstream is not as the exercise expects it: {problem}") from problem
-    fork = _run(place, trees.fork, probe)
+    fork = run_probe(place, trees.fork, probe)
     keys = [*pristine, *(key for key in fork if key not in pristine)]
     differ = [f"{key}: {pristine.get(key)} -> {fork.get(key)}" for key in keys if pristine.get(key) != fork.get(key)]
     if differ:
@@ -86,7 +87,8 @@ def _same_in_both(place: Place, probe: str) -> dict[str, Any]:
     return fork
 
 
-def _run(place: Place, tree: Path, probe: str) -> dict[str, Any]:
+def run_probe(place: Place, tree: Path, probe: str) -> dict[str, Any]:
+    """What the probe sees in this tree, from a process of its own."""
     command = [sys.executable, str(Path(__file__).with_name(probe))]
     with tempfile.TemporaryDirectory(prefix="gh200-") as folder:
         answer = Path(folder) / "seen.json"
