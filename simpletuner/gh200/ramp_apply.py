@@ -7,9 +7,10 @@ from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from .ramp import GH200GradientRamp, RampError
-from .ramp_counts import CountOverrides, EpochCounts, bind_validation, replace
+from .ramp_counts import CountOverrides, EpochCounts, bind_validation
 from .ramp_lr import follow_windows
 from .ramp_resume import ResumeWatch
+from .run_log import each_step
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -99,7 +100,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     setattr(trainer, _CONTROL, control)
     watch.bind(control)
     CountOverrides(control).bind()
-    _bind_tracker(control)
+    each_step(trainer.accelerator, lambda values: {**values, **control.tracker_values()})
     # Upstream scales the learning rate next, from this very value.
     control.set_accumulation(ramp.accumulation_steps(0) if control.lr_scaling == "initial" else ramp.target)
     if trainer.accelerator.is_main_process:
@@ -147,16 +148,6 @@ def _refuse_where_inexact(trainer: Any) -> None:
             why="\n".join(found),
             fix="turn that off, or set gh200_optimizations.enable_batch_size_rampup to false",
         )
-
-
-def _bind_tracker(control: RampControl) -> None:
-    def log(original: Callable[..., Any], values: MutableMapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # Upstream logs other things through here too; only the training step's entry has this key.
-        if "train_loss" in values:
-            values = {**values, **control.tracker_values()}
-        return original(values, *args, **kwargs)
-
-    replace(control.trainer.accelerator, "log", log)
 
 
 # What the patched Trainer calls. All of these do nothing when the ramp is off.

@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,22 @@ def follow(trainer: Any) -> None:
     accelerator = trainer.accelerator
     if not wanted or accelerator is None or not accelerator.is_main_process:
         return
-    record, original = RunLog(Path(wanted)), accelerator.log
+    record = RunLog(Path(wanted))
+
+    def write(values: dict[str, Any]) -> dict[str, Any]:
+        record.step(trainer, values)
+        return values
+
+    each_step(accelerator, write)
+
+
+def each_step(accelerator: Any, use: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """`use` gets what upstream logs after an optimizer step; what it returns goes to the trackers."""
+    original = accelerator.log
 
     def log(values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         # Upstream logs other things through here too; only the training step's entry has this key.
-        if "train_loss" in values:
-            record.step(trainer, values)
-        return original(values, *args, **kwargs)
+        return original(use(values) if "train_loss" in values else values, *args, **kwargs)
 
     accelerator.log = log
 
