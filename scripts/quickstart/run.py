@@ -72,6 +72,8 @@ def _has_gpu() -> bool:
 
 def _environment(log: Path) -> dict[str, str]:
     own = {
+        # Upstream's order of buckets hangs on it: two first runs in one folder would show two losses.
+        "PYTHONHASHSEED": "0",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

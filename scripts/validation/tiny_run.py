@@ -72,14 +72,14 @@ class TinyRuns:
         shutil.copytree(_model(self.place), self.folder / "model")
 
     def config(self, features: str = "on", **changes: Any) -> Record:
-        """The quick start's own config, moved here. One scanning worker: with more, two runs differ in upstream too."""
+        """The quick start's own config, moved here."""
         shipped = json.loads((self.place.fork / "config" / CONFIGS[features]).read_text(encoding="utf-8"))
         moved: Record = _moved(shipped, self.folder)
         if "data_backend_config" in shipped:
             listed = json.loads((self.place.fork / shipped["data_backend_config"]).read_text(encoding="utf-8"))
             moved["data_backend_config"] = str(self.folder / "datasets.json")
             Path(moved["data_backend_config"]).write_text(json.dumps(_moved(listed, self.folder)), encoding="utf-8")
-        return {**moved, "aspect_bucket_worker_count": 1, **changes}
+        return moved | changes
 
     def train(
         self,

@@ -139,8 +139,8 @@ def _config(own: Path, steps: int, kind: str, more: dict[str, Any]) -> Path:
         "data_backend_config": str(own / "datasets.json"),
         "max_train_steps": steps,
         "gradient_accumulation_steps": 1,
+        "checkpoint_step_interval": 10 * steps,
     }
-    config |= {"checkpoint_step_interval": 10 * steps, "aspect_bucket_worker_count": 1}
     datasets = [entry | {"type": kind} if entry["dataset_type"] == "image" else entry for entry in datasets]
     (own / "datasets.json").write_text(json.dumps(datasets))
     written = own / "config.json"
