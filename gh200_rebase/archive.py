@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from .durable import refusing_os_errors, remove_tree
+from .system.durable import refusing_os_errors, remove_tree
 from .errors import Refused
 
 MAX_BYTES = 2 * 1024**3

@@ -8,9 +8,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from . import checklist, gitrepo, journal, report, rollback, workspace
+from . import checklist, journal, report, rollback, workspace
+from .system import gitrepo
 from .assess import Assessment
-from .durable import write_atomic
+from .system.durable import write_atomic
 from .errors import EXIT_CLEAN, ValidationFailed
 from .patchfile import Patch
 from .project import Project

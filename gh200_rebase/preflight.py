@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import journal
 from .errors import Refused
-from .gitrepo import changes, git, git_path, require_git, text, tip, tree_paths
+from .system.gitrepo import changes, git, git_path, require_git, text, tip, tree_paths
 from .pristine import MARK
 from .rollback import UNFINISHED_FIX
 

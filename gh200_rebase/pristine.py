@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import Refused
-from .gitrepo import File, git
+from .system.gitrepo import File, git
 
 MARK = "simpletuner/helpers/training/trainer.py"
 _SKIPPED = {".git", "__pycache__"}

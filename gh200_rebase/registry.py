@@ -26,7 +26,7 @@ from pypi_simple import (
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from .durable import write_atomic
+from .system.durable import write_atomic
 from .errors import Refused
 
 PROJECT = "simpletuner"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from . import journal, pristine
 from .archive import name_problem
-from .durable import lock, refusing_os_errors, remove_tree, write_atomic
+from .system.durable import lock, refusing_os_errors, remove_tree, write_atomic
 from .errors import Refused
-from .gitrepo import (
+from .system.gitrepo import (
     Commit,
     File,
     checked_out,

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase import durable, journal, workspace
+from gh200_rebase.system import durable
+from gh200_rebase import journal, workspace
 from gh200_rebase.errors import Refused
 from gh200_rebase.rollback import append_log, resume, rollback
 from gh200_rebase.upstream import Spec, Upstream, fetch

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import Refused
+from ..errors import Refused
 
 _FIXES = {
     errno.ENOSPC: "free some space on that disk and run the same command again",

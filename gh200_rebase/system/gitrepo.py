@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import Refused
+from ..errors import Refused
 
 OLDEST_GIT = (2, 25)
 NOBODY = "GH200 rebase <gh200@localhost>"
