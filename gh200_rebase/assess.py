@@ -11,7 +11,7 @@ from .interfaces import InterfaceResult, check_interfaces
 from .project import Project
 from .proofs import Proof, prove
 from .resolve import Plan, resolve
-from .tree import Tree
+from .syntax.tree import Tree
 
 
 @dataclass(frozen=True)

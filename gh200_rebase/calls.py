@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 
 from .modules import PACKAGE, Definition, Imported, Modules, absolute, bindings, dotted
-from .nodes import FUNCTIONS
+from .syntax.nodes import FUNCTIONS
 from .patchmodel import Edit
 from .removal import Own
 from .signatures import Signature, call_problem, dataclass_signature, function_signature, method_signature

@@ -14,7 +14,7 @@ from . import wheel as wheel_build
 from .assess import Assessment, assess
 from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, Refused
 from .project import Project
-from .tree import FolderTree
+from .syntax.tree import FolderTree
 from .upstream import Upstream, fetch, parse_spec
 
 Result = dict[str, Any]

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .nodes import dump, header_dump
+from .syntax.nodes import dump, header_dump
 from .patchmodel import Edit
 from .pattern import Found
-from .source import Source
+from .syntax.source import Source
 
 
 @dataclass(frozen=True)

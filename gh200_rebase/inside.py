@@ -6,11 +6,11 @@ import ast
 import bisect
 import re
 
-from .nodes import expressions, same
+from .syntax.nodes import expressions, same
 from .patchmodel import Edit
 from .pattern import Found
-from .source import SPACING, Source, Token, line_end
-from .splice import CannotPlace, Piece
+from .syntax.source import SPACING, Source, Token, line_end
+from .syntax.splice import CannotPlace, Piece
 from .verbs import DISPLAYS, UPSTREAM, elements, expression
 
 # Expressions that need no parentheses wherever they stand.

@@ -21,7 +21,7 @@ from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, RebaseError
 from .lockfile import Entry, Lock, observe
 from .project import Project
 from .report import table
-from .tree import MemoryTree
+from .syntax.tree import MemoryTree
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from functools import cached_property
 from pyflakes import checker, messages  # type: ignore[import-untyped]
 
 from .modules import MODULE_ATTRIBUTES, bindings
-from .nodes import DEFS, FUNCTIONS, own_nodes, places
+from .syntax.nodes import DEFS, FUNCTIONS, own_nodes, places
 from .patchmodel import Edit
 from .removal import Own
-from .source import Source
+from .syntax.source import Source
 from .verbs import UPSTREAM, expression
 
 KNOWN = frozenset(dir(builtins)) | MODULE_ATTRIBUTES | {UPSTREAM}

@@ -6,11 +6,11 @@ import ast
 import difflib
 from collections.abc import Iterable, Sequence
 
-from .nodes import BLOCK_FIELDS, places
+from .syntax.nodes import BLOCK_FIELDS, places
 from .patchmodel import Edit
 from .pattern import Found
-from .source import Source
-from .tree import Tree
+from .syntax.source import Source
+from .syntax.tree import Tree
 
 SHOWN = 3
 LONGEST = 160

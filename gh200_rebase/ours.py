@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from .inside import display_of
-from .nodes import IGNORED, dump, expressions, own_nodes, places, same
+from .syntax.nodes import IGNORED, dump, expressions, own_nodes, places, same
 from .patchmodel import Edit
 from .pattern import Found, compile_pattern, matches
-from .source import Source
+from .syntax.source import Source
 from .verbs import UPSTREAM, elements, expression, statements
 
 INSIDE = -1

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .inside import append, base, wrap
-from .nodes import FUNCTIONS, Place
+from .syntax.nodes import FUNCTIONS, Place
 from .patchmodel import Edit
 from .pattern import Found
-from .source import Source, line_end
-from .splice import CannotPlace, Piece
+from .syntax.source import Source, line_end
+from .syntax.splice import CannotPlace, Piece
 from .verbs import statements
 
 INDENT = re.compile(r"[ \t\f]*")

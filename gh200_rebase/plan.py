@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .fingerprint import Fingerprint
 from .patchmodel import Edit
-from .splice import Splice
+from .syntax.splice import Splice
 
 
 @dataclass(frozen=True)

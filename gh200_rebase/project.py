@@ -11,7 +11,7 @@ from pathlib import Path
 from . import lockfile
 from .errors import Refused
 from .patchfile import FileCopy, Patch, load_patches
-from .tree import MemoryTree
+from .syntax.tree import MemoryTree
 
 _NEVER_COPIED = ("__pycache__", ".pytest_cache")
 

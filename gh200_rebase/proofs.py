@@ -11,13 +11,13 @@ from functools import cached_property
 from .calls import call_problems, code_nodes, import_problems, imported_names, self_problems
 from .modules import Definition, Imported, Modules, dotted
 from .names import Bindings, UndefinedNames
-from .nodes import deep_trees, places
+from .syntax.nodes import deep_trees, places
 from .patchmodel import Patch
 from .removal import Removal, bytes_problem, code_problem, find_own, tree_problem
 from .resolve import EditResult, Plan, resolve
-from .source import Source, Unreadable, read_source
-from .splice import Inserted, Splice, compose
-from .tree import ChangedTree, Tree
+from .syntax.source import Source, Unreadable, read_source
+from .syntax.splice import Inserted, Splice, compose
+from .syntax.tree import ChangedTree, Tree
 
 PROOFS = ("bytes", "compiles", "tree", "names", "calls", "again")
 

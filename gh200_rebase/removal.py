@@ -6,10 +6,10 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .nodes import DEFS, IGNORED, dump
+from .syntax.nodes import DEFS, IGNORED, dump
 from .patchmodel import Edit
-from .source import Source
-from .splice import Inserted
+from .syntax.source import Source
+from .syntax.splice import Inserted
 from .verbs import UPSTREAM, elements, expression, statements
 
 

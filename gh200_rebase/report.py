@@ -10,7 +10,7 @@ from .assess import Assessment
 from .drift import REVIEW
 from .errors import Refused
 from .patchfile import Patch
-from .tree import Tree
+from .syntax.tree import Tree
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -10,7 +10,7 @@ from engine_lab import FAKE, edit, fake, patch
 
 from gh200_rebase.interfaces import InterfaceResult, check_interfaces
 from gh200_rebase.patchfile import Expect, load_patches
-from gh200_rebase.tree import FolderTree, MemoryTree
+from gh200_rebase.syntax.tree import FolderTree, MemoryTree
 
 UPSTREAM = {
     "simpletuner/__init__.py": b'__version__ = "1"\n',

@@ -10,8 +10,8 @@ from engine_lab import FAKE, FILE, edit, fake, patch, proofs_of
 from gh200_rebase.patchfile import Edit, load_patches
 from gh200_rebase.proofs import PROOFS, prove
 from gh200_rebase.resolve import Plan, resolve
-from gh200_rebase.splice import compose
-from gh200_rebase.tree import FolderTree, MemoryTree
+from gh200_rebase.syntax.splice import compose
+from gh200_rebase.syntax.tree import FolderTree, MemoryTree
 
 LAZY = b"""
 _EXPORTS = {"lazy": ".hooks", "hook": ("simpletuner.gh200.hooks", "hook")}

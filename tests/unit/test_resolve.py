@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gh200_rebase.patchfile import load_patches
 from gh200_rebase.resolve import resolve
-from gh200_rebase.tree import ChangedTree, FolderTree, MemoryTree
+from gh200_rebase.syntax.tree import ChangedTree, FolderTree, MemoryTree
 
 AFTER = edit("after", "ours()", "a()")
 BEFORE = edit("before", "ours()", "a()")
