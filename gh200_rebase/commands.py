@@ -7,7 +7,8 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from . import flow, lockfile, registry, report
+from . import flow, lockfile, report
+from .upstream import registry
 from . import manifest as manifest_page
 from . import matrix as matrix_run
 from . import wheel as wheel_build
@@ -15,7 +16,7 @@ from .assess import Assessment, assess
 from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, Refused
 from .project import Project
 from .syntax.tree import FolderTree
-from .upstream import Upstream, fetch, parse_spec
+from .upstream.fetch import Upstream, fetch, parse_spec
 
 Result = dict[str, Any]
 

@@ -15,7 +15,7 @@ from .system.durable import write_atomic
 from .errors import EXIT_CLEAN, ValidationFailed
 from .patchfile import Patch
 from .project import Project
-from .upstream import Upstream
+from .upstream.fetch import Upstream
 from .validate import Outcome, smoke, validate
 from .workspace import Built, Step
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.version import Version
 from tqdm import tqdm
 
-from .archive import read_members
+from .upstream.archive import read_members
 from .assess import assess
 from .drift import REVIEW, compare, reviewed_moves
 from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, RebaseError

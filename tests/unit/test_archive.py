@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase import archive
-from gh200_rebase.archive import extract, read_members
+from gh200_rebase.upstream import archive
+from gh200_rebase.upstream.archive import extract, read_members
 from gh200_rebase.errors import Refused
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase import registry
+from gh200_rebase.upstream import registry
 from gh200_rebase.errors import Refused
-from gh200_rebase.upstream import Spec, fetch, parse_spec
+from gh200_rebase.upstream.fetch import Spec, fetch, parse_spec
 
 ROOT = Path(__file__).parents[2]
 
@@ -197,7 +197,7 @@ def test_killed_while_fetching(index: Index, tmp_path: Path) -> None:
     index.publish("4.10.0")
     cache, code = (
         tmp_path / "cache",
-        "import sys, pathlib; from gh200_rebase.upstream import *; "
+        "import sys, pathlib; from gh200_rebase.upstream.fetch import *; "
         "fetch(parse_spec('pypi:4.10.0'), pathlib.Path(sys.argv[1]))",
     )
     for delay in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):

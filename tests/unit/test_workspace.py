@@ -19,7 +19,7 @@ from gh200_rebase.system import durable
 from gh200_rebase import journal, workspace
 from gh200_rebase.errors import Refused
 from gh200_rebase.rollback import append_log, resume, rollback
-from gh200_rebase.upstream import Spec, Upstream, fetch
+from gh200_rebase.upstream.fetch import Spec, Upstream, fetch
 from gh200_rebase.workspace import Built, Step, build
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from .errors import Refused
-from .system.gitrepo import File, git
+from ..errors import Refused
+from ..system.gitrepo import File, git
 
 MARK = "simpletuner/helpers/training/trainer.py"
 _SKIPPED = {".git", "__pycache__"}
