@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .modules import PACKAGE, Definition, Imported, Modules, absolute, bindings, dotted
 from .syntax.nodes import FUNCTIONS
-from .patchmodel import Edit
+from .patches.patchmodel import Edit
 from .removal import Own
 from .signatures import Signature, call_problem, dataclass_signature, function_signature, method_signature
-from .verbs import elements, expression, statements
+from .patches.verbs import elements, expression, statements
 
 type Names = dict[str, Imported]
 

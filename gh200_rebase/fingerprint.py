@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .syntax.nodes import dump, header_dump
-from .patchmodel import Edit
-from .pattern import Found
+from .patches.patchmodel import Edit
+from .patches.pattern import Found
 from .syntax.source import Source
 
 

@@ -13,7 +13,7 @@ from .system import gitrepo
 from .assess import Assessment
 from .system.durable import write_atomic
 from .errors import EXIT_CLEAN, ValidationFailed
-from .patchfile import Patch
+from .patches.patchfile import Patch
 from .project import Project
 from .upstream.fetch import Upstream
 from .validate import Outcome, smoke, validate

@@ -7,11 +7,11 @@ import bisect
 import re
 
 from .syntax.nodes import expressions, same
-from .patchmodel import Edit
-from .pattern import Found
+from .patches.patchmodel import Edit
+from .patches.pattern import Found
 from .syntax.source import SPACING, Source, Token, line_end
 from .syntax.splice import CannotPlace, Piece
-from .verbs import DISPLAYS, UPSTREAM, elements, expression
+from .patches.verbs import DISPLAYS, UPSTREAM, elements, expression
 
 # Expressions that need no parentheses wherever they stand.
 PRIMARIES = (ast.Call, ast.Attribute, ast.Subscript, ast.Name, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp)

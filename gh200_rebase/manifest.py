@@ -9,7 +9,7 @@ from packaging.version import Version
 from . import supported
 from .errors import Refused
 from .lockfile import Lock
-from .patchfile import Edit, Patch
+from .patches.patchfile import Edit, Patch
 from .project import Project
 
 _INSERTING = ("before", "after", "method")

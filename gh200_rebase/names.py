@@ -13,10 +13,10 @@ from pyflakes import checker, messages  # type: ignore[import-untyped]
 
 from .modules import MODULE_ATTRIBUTES, bindings
 from .syntax.nodes import DEFS, FUNCTIONS, own_nodes, places
-from .patchmodel import Edit
+from .patches.patchmodel import Edit
 from .removal import Own
 from .syntax.source import Source
-from .verbs import UPSTREAM, expression
+from .patches.verbs import UPSTREAM, expression
 
 KNOWN = frozenset(dir(builtins)) | MODULE_ATTRIBUTES | {UPSTREAM}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

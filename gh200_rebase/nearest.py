@@ -7,8 +7,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from .syntax.nodes import BLOCK_FIELDS, places
-from .patchmodel import Edit
-from .pattern import Found
+from .patches.patchmodel import Edit
+from .patches.pattern import Found
 from .syntax.source import Source
 from .syntax.tree import Tree
 

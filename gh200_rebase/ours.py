@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from .inside import display_of
 from .syntax.nodes import IGNORED, dump, expressions, own_nodes, places, same
-from .patchmodel import Edit
-from .pattern import Found, compile_pattern, matches
+from .patches.patchmodel import Edit
+from .patches.pattern import Found, compile_pattern, matches
 from .syntax.source import Source
-from .verbs import UPSTREAM, elements, expression, statements
+from .patches.verbs import UPSTREAM, elements, expression, statements
 
 INSIDE = -1
 """Index of a mark that belongs to a node itself, not to a gap between statements."""

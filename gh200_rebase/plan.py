@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .fingerprint import Fingerprint
-from .patchmodel import Edit
+from .patches.patchmodel import Edit
 from .syntax.splice import Splice
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import lockfile
 from .errors import Refused
-from .patchfile import FileCopy, Patch, load_patches
+from .patches.patchfile import FileCopy, Patch, load_patches
 from .syntax.tree import MemoryTree
 
 _NEVER_COPIED = ("__pycache__", ".pytest_cache")

@@ -12,7 +12,7 @@ from .calls import call_problems, code_nodes, import_problems, imported_names, s
 from .modules import Definition, Imported, Modules, dotted
 from .names import Bindings, UndefinedNames
 from .syntax.nodes import deep_trees, places
-from .patchmodel import Patch
+from .patches.patchmodel import Patch
 from .removal import Removal, bytes_problem, code_problem, find_own, tree_problem
 from .resolve import EditResult, Plan, resolve
 from .syntax.source import Source, Unreadable, read_source

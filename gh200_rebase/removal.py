@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .syntax.nodes import DEFS, IGNORED, dump
-from .patchmodel import Edit
+from .patches.patchmodel import Edit
 from .syntax.source import Source
 from .syntax.splice import Inserted
-from .verbs import UPSTREAM, elements, expression, statements
+from .patches.verbs import UPSTREAM, elements, expression, statements
 
 
 @dataclass(frozen=True)

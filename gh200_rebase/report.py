@@ -9,7 +9,7 @@ from pathlib import Path
 from .assess import Assessment
 from .drift import REVIEW
 from .errors import Refused
-from .patchfile import Patch
+from .patches.patchfile import Patch
 from .syntax.tree import Tree
 
 

@@ -11,8 +11,8 @@ from .inside import display_of
 from .nearest import missing_file, missing_scope, wrong_count
 from .syntax.nodes import deep_trees
 from .ours import Ours, code_of, take_out
-from .patchmodel import Edit, Patch
-from .pattern import Found, compile_pattern, find
+from .patches.patchmodel import Edit, Patch
+from .patches.pattern import Found, compile_pattern, find
 from .placing import PLACERS
 from .plan import EditResult, Hit, Plan
 from .syntax.source import Source, Unreadable, read_source

@@ -9,7 +9,7 @@ import pytest
 from engine_lab import FAKE, edit, fake, patch
 
 from gh200_rebase.interfaces import InterfaceResult, check_interfaces
-from gh200_rebase.patchfile import Expect, load_patches
+from gh200_rebase.patches.patchfile import Expect, load_patches
 from gh200_rebase.syntax.tree import FolderTree, MemoryTree
 
 UPSTREAM = {

@@ -8,7 +8,7 @@ import pytest
 from engine_lab import FAKE
 
 from gh200_rebase.errors import Refused
-from gh200_rebase.patchfile import load_patches
+from gh200_rebase.patches.patchfile import load_patches
 
 HEAD = 'number = {number}\ntopic = "{topic}"\nsubject = "s"\nwhy = "w"\nrisk = "low"\n'
 EDIT = '[[edit]]\nid = "a"\nfile = "x/y.py"\nverb = "before"\nanchor = "f(...)"\ncode = "g()"\nwhy = "w"\n'

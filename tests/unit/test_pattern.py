@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from gh200_rebase.pattern import PatternError, compile_pattern, find
+from gh200_rebase.patches.pattern import PatternError, compile_pattern, find
 
 
 def hits(pattern: str, code: str) -> list[int]:

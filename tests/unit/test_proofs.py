@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from engine_lab import FAKE, FILE, edit, fake, patch, proofs_of
 
-from gh200_rebase.patchfile import Edit, load_patches
+from gh200_rebase.patches.patchfile import Edit, load_patches
 from gh200_rebase.proofs import PROOFS, prove
 from gh200_rebase.resolve import Plan, resolve
 from gh200_rebase.syntax.splice import compose

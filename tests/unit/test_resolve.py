@@ -9,7 +9,7 @@ from engine_lab import FAKE, FILE, applied, edit, fake, only, patch, plan_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gh200_rebase.patchfile import load_patches
+from gh200_rebase.patches.patchfile import load_patches
 from gh200_rebase.resolve import resolve
 from gh200_rebase.syntax.tree import ChangedTree, FolderTree, MemoryTree
 

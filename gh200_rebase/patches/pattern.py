@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .syntax.nodes import IGNORED, Place, expressions, places
+from ..syntax.nodes import IGNORED, Place, expressions, places
 
 ANY_NAME = "__any_"
 OPEN_TAILS = frozenset({"orelse", "finalbody", "handlers"})

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .syntax.nodes import FUNCTIONS
+from ..syntax.nodes import FUNCTIONS
 from .patchmodel import Edit
 from .pattern import Pattern, PatternError, compile_pattern, is_hole
 

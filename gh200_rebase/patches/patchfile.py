@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from .errors import Refused
+from ..errors import Refused
 from .patchmodel import COMMIT_ORDER, RISKS, Edit, Expect, FileCopy, Patch
 from .verbs import SCOPE_NAME, VERBS, problems_of, tidy
 
