@@ -10,7 +10,7 @@ from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFoun
 from .interfaces import InterfaceResult, check_interfaces
 from .project import Project
 from .proofs import Proof, prove
-from .resolve import Plan, resolve
+from .engine.resolve import Plan, resolve
 from .syntax.tree import Tree
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from .errors import Refused
-from .resolve import EditResult
+from .engine.resolve import EditResult
 
 FORMAT = 1
 # A page over all releases asks for the same few dozen versions tens of thousands of times.

@@ -14,7 +14,7 @@ from .names import Bindings, UndefinedNames
 from .syntax.nodes import deep_trees, places
 from .patches.patchmodel import Patch
 from .removal import Removal, bytes_problem, code_problem, find_own, tree_problem
-from .resolve import EditResult, Plan, resolve
+from .engine.resolve import EditResult, Plan, resolve
 from .syntax.source import Source, Unreadable, read_source
 from .syntax.splice import Inserted, Splice, compose
 from .syntax.tree import ChangedTree, Tree

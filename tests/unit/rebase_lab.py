@@ -54,7 +54,7 @@ class Lab:
         sys.path.insert(0, str(self.root))
         from gh200_rebase import lockfile
         from gh200_rebase.project import Project
-        from gh200_rebase.resolve import resolve
+        from gh200_rebase.engine.resolve import resolve
         from gh200_rebase.syntax.tree import FolderTree
 
         versions = {"v1": "1.0.0", "v2": "2.0.0"}

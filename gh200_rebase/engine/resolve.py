@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from .fingerprint import Fingerprint, fingerprint
 from .inside import display_of
 from .nearest import missing_file, missing_scope, wrong_count
-from .syntax.nodes import deep_trees
+from ..syntax.nodes import deep_trees
 from .ours import Ours, code_of, take_out
-from .patches.patchmodel import Edit, Patch
-from .patches.pattern import Found, compile_pattern, find
+from ..patches.patchmodel import Edit, Patch
+from ..patches.pattern import Found, compile_pattern, find
 from .placing import PLACERS
 from .plan import EditResult, Hit, Plan
-from .syntax.source import Source, Unreadable, read_source
-from .syntax.splice import CannotPlace, Piece, Splice, compose, conflicts
-from .syntax.tree import Tree
+from ..syntax.source import Source, Unreadable, read_source
+from ..syntax.splice import CannotPlace, Piece, Splice, compose, conflicts
+from ..syntax.tree import Tree
 
 __all__ = ["EditResult", "Fingerprint", "Hit", "Plan", "resolve"]
 

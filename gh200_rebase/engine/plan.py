@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .fingerprint import Fingerprint
-from .patches.patchmodel import Edit
-from .syntax.splice import Splice
+from ..patches.patchmodel import Edit
+from ..syntax.splice import Splice
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .syntax.nodes import dump, header_dump
-from .patches.patchmodel import Edit
-from .patches.pattern import Found
-from .syntax.source import Source
+from ..syntax.nodes import dump, header_dump
+from ..patches.patchmodel import Edit
+from ..patches.pattern import Found
+from ..syntax.source import Source
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import ast
 import difflib
 from collections.abc import Iterable, Sequence
 
-from .syntax.nodes import BLOCK_FIELDS, places
-from .patches.patchmodel import Edit
-from .patches.pattern import Found
-from .syntax.source import Source
-from .syntax.tree import Tree
+from ..syntax.nodes import BLOCK_FIELDS, places
+from ..patches.patchmodel import Edit
+from ..patches.pattern import Found
+from ..syntax.source import Source
+from ..syntax.tree import Tree
 
 SHOWN = 3
 LONGEST = 160
