@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from gh200_rebase.patches.patchfile import Edit, Patch
-from gh200_rebase.proofs import Proof, prove
+from gh200_rebase.proofs.prove import Proof, prove
 from gh200_rebase.engine.resolve import EditResult, Plan, resolve
 from gh200_rebase.syntax.tree import FolderTree, MemoryTree, Tree
 from gh200_rebase.patches.verbs import tidy

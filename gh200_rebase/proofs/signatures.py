@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from .syntax.nodes import FUNCTIONS, places
+from ..syntax.nodes import FUNCTIONS, places
 
 type Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -11,13 +11,13 @@ from functools import cached_property
 from .calls import call_problems, code_nodes, import_problems, imported_names, self_problems
 from .modules import Definition, Imported, Modules, dotted
 from .names import Bindings, UndefinedNames
-from .syntax.nodes import deep_trees, places
-from .patches.patchmodel import Patch
+from ..syntax.nodes import deep_trees, places
+from ..patches.patchmodel import Patch
 from .removal import Removal, bytes_problem, code_problem, find_own, tree_problem
-from .engine.resolve import EditResult, Plan, resolve
-from .syntax.source import Source, Unreadable, read_source
-from .syntax.splice import Inserted, Splice, compose
-from .syntax.tree import ChangedTree, Tree
+from ..engine.resolve import EditResult, Plan, resolve
+from ..syntax.source import Source, Unreadable, read_source
+from ..syntax.splice import Inserted, Splice, compose
+from ..syntax.tree import ChangedTree, Tree
 
 PROOFS = ("bytes", "compiles", "tree", "names", "calls", "again")
 

@@ -12,11 +12,11 @@ from functools import cached_property
 from pyflakes import checker, messages  # type: ignore[import-untyped]
 
 from .modules import MODULE_ATTRIBUTES, bindings
-from .syntax.nodes import DEFS, FUNCTIONS, own_nodes, places
-from .patches.patchmodel import Edit
+from ..syntax.nodes import DEFS, FUNCTIONS, own_nodes, places
+from ..patches.patchmodel import Edit
 from .removal import Own
-from .syntax.source import Source
-from .patches.verbs import UPSTREAM, expression
+from ..syntax.source import Source
+from ..patches.verbs import UPSTREAM, expression
 
 KNOWN = frozenset(dir(builtins)) | MODULE_ATTRIBUTES | {UPSTREAM}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

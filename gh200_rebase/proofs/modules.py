@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .syntax.nodes import DEFS, own_nodes, places
-from .syntax.source import Unreadable, read_source
-from .syntax.tree import Tree
+from ..syntax.nodes import DEFS, own_nodes, places
+from ..syntax.source import Unreadable, read_source
+from ..syntax.tree import Tree
 
 PACKAGE = "simpletuner"
 DEEPEST = 8
