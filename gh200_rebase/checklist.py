@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from .assess import Assessment
-from .lockfile import Lock
+from .lock.assess import Assessment
+from .lock.lockfile import Lock
 from .validate import Outcome
 from .workspace import Built
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from . import flow, lockfile, report
+from . import flow, report
+from .lock import lockfile
 from .upstream import registry
 from . import manifest as manifest_page
-from . import matrix as matrix_run
+from .lock import matrix as matrix_run
 from . import wheel as wheel_build
-from .assess import Assessment, assess
+from .lock.assess import Assessment, assess
 from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, Refused
 from .project import Project
 from .syntax.tree import FolderTree

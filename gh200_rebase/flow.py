@@ -10,7 +10,7 @@ from typing import Any
 
 from . import checklist, journal, report, rollback, workspace
 from .system import gitrepo
-from .assess import Assessment
+from .lock.assess import Assessment
 from .system.durable import write_atomic
 from .errors import EXIT_CLEAN, ValidationFailed
 from .patches.patchfile import Patch

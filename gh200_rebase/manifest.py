@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from . import supported
 from .errors import Refused
-from .lockfile import Lock
+from .lock.lockfile import Lock
 from .patches.patchfile import Edit, Patch
 from .project import Project
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
-from . import lockfile
+from .lock import lockfile
 from .errors import Refused
 from .patches.patchfile import FileCopy, Patch, load_patches
 from .syntax.tree import MemoryTree

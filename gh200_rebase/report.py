@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .assess import Assessment
-from .drift import REVIEW
+from .lock.assess import Assessment
+from .lock.drift import REVIEW
 from .errors import Refused
 from .patches.patchfile import Patch
 from .syntax.tree import Tree

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase import checklist, journal, lockfile, manifest
-from gh200_rebase.drift import INFO, REVIEW, WARNING, compare, reviewed_moves
+from gh200_rebase import checklist, journal, manifest
+from gh200_rebase.lock import lockfile
+from gh200_rebase.lock.drift import INFO, REVIEW, WARNING, compare, reviewed_moves
 from gh200_rebase.errors import Refused
-from gh200_rebase.lockfile import Entry, Lock
+from gh200_rebase.lock.lockfile import Entry, Lock
 from gh200_rebase.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]

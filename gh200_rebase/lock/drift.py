@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .lockfile import Entry, Lock, observe
-from .engine.resolve import EditResult
+from ..engine.resolve import EditResult
 
 REVIEW, WARNING, INFO = "review", "warning", "info"
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .drift import REVIEW, Drift, find_drift
-from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFound, Refused
-from .proofs.interfaces import InterfaceResult, check_interfaces
-from .project import Project
-from .proofs.prove import Proof, prove
-from .engine.resolve import Plan, resolve
-from .syntax.tree import Tree
+from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFound, Refused
+from ..proofs.interfaces import InterfaceResult, check_interfaces
+from ..project import Project
+from ..proofs.prove import Proof, prove
+from ..engine.resolve import Plan, resolve
+from ..syntax.tree import Tree
 
 
 @dataclass(frozen=True)
