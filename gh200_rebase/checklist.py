@@ -8,7 +8,7 @@ from datetime import datetime
 from .lock.assess import Assessment
 from .lock.lockfile import Lock
 from .validate import Outcome
-from .workspace import Built
+from .workspace.switch import Built
 
 # (section, what a person confirms)
 HUMAN = {

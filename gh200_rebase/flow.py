@@ -8,7 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from . import checklist, journal, report, rollback, workspace
+from . import checklist, report
+from .workspace import journal, rollback, switch as workspace
 from .system import gitrepo
 from .lock.assess import Assessment
 from .system.durable import write_atomic
@@ -17,7 +18,7 @@ from .patches.patchfile import Patch
 from .project import Project
 from .upstream.fetch import Upstream
 from .validate import Outcome, smoke, validate
-from .workspace import Built, Step
+from .workspace.switch import Built, Step
 
 Result = dict[str, Any]
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from gh200_rebase.system import durable
-from gh200_rebase import journal, workspace
+from gh200_rebase.workspace import journal, switch as workspace
 from gh200_rebase.errors import Refused
-from gh200_rebase.rollback import append_log, resume, rollback
+from gh200_rebase.workspace.rollback import append_log, resume, rollback
 from gh200_rebase.upstream.fetch import Spec, Upstream, fetch
-from gh200_rebase.workspace import Built, Step, build
+from gh200_rebase.workspace.switch import Built, Step, build
 
 ROOT = Path(__file__).parents[2]
 TRAINER = "simpletuner/helpers/training/trainer.py"

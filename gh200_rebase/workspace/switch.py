@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from . import journal
-from .upstream import pristine
-from .upstream.archive import name_problem
-from .system.durable import lock, refusing_os_errors, remove_tree, write_atomic
-from .errors import Refused
-from .system.gitrepo import (
+from ..upstream import pristine
+from ..upstream.archive import name_problem
+from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
+from ..errors import Refused
+from ..system.gitrepo import (
     Commit,
     File,
     checked_out,
@@ -31,7 +31,7 @@ from .system.gitrepo import (
 from .journal import CHECKLIST, FORK_BRANCH, LOG, PATCH, RUN_FILES, SCRIPT, UPSTREAM_BRANCH, Run, step
 from .preflight import preflight, refuse_full_disk, refuse_overwrites
 from .rollback import SCRIPT_SOURCE, carry_out, carry_out_or_undo
-from .upstream.fetch import Upstream
+from ..upstream.fetch import Upstream
 
 _PRISTINE, _BASE = "Gh200-Pristine", "Gh200-Base"
 # Wins over any .gitattributes of upstream: without it a checkout may rewrite line endings, $Id$ or encodings.

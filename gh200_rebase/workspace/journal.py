@@ -8,8 +8,8 @@ import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .system.durable import write_atomic
-from .system.gitrepo import git_path
+from ..system.durable import write_atomic
+from ..system.gitrepo import git_path
 
 FORK_BRANCH = "gh200-reintegration"
 UPSTREAM_BRANCH = "upstream"
