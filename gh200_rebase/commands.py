@@ -7,10 +7,11 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from . import flow, report
+from . import flow
+from .pages import report
 from .lock import lockfile
 from .upstream import registry
-from . import manifest as manifest_page
+from .pages import manifest as manifest_page
 from .lock import matrix as matrix_run
 from . import wheel as wheel_build
 from .lock.assess import Assessment, assess

@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from . import checklist, report
+from .pages import checklist, report
 from .workspace import journal, rollback, switch as workspace
 from .system import gitrepo
 from .lock.assess import Assessment

@@ -20,7 +20,7 @@ from .drift import REVIEW, compare, reviewed_moves
 from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, RebaseError
 from .lockfile import Entry, Lock, observe
 from ..project import Project
-from ..report import table
+from ..pages.report import table
 from ..syntax.tree import MemoryTree
 
 

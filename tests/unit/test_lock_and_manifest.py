@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase import checklist, manifest
+from gh200_rebase.pages import checklist, manifest
 from gh200_rebase.workspace import journal
 from gh200_rebase.lock import lockfile
 from gh200_rebase.lock.drift import INFO, REVIEW, WARNING, compare, reviewed_moves

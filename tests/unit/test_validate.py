@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from gh200_rebase import checklist, validate  # noqa: E402
+from gh200_rebase.pages import checklist  # noqa: E402
+from gh200_rebase import validate  # noqa: E402
 
 SCRIPT = """\
 echo "working on $GH200_FORK against $GH200_PRISTINE"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from .lock.assess import Assessment
-from .lock.lockfile import Lock
-from .validate import Outcome
-from .workspace.switch import Built
+from ..lock.assess import Assessment
+from ..lock.lockfile import Lock
+from ..validate import Outcome
+from ..workspace.switch import Built
 
 # (section, what a person confirms)
 HUMAN = {

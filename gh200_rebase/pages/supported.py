@@ -7,8 +7,8 @@ from itertools import groupby
 
 from packaging.version import Version
 
-from .lock.drift import reviewed_moves
-from .lock.lockfile import Entry, Lock
+from ..lock.drift import reviewed_moves
+from ..lock.lockfile import Entry, Lock
 
 _ABOUT = """\
 # Supported upstream releases

@@ -7,10 +7,10 @@ from pathlib import Path
 from packaging.version import Version
 
 from . import supported
-from .errors import Refused
-from .lock.lockfile import Lock
-from .patches.patchfile import Edit, Patch
-from .project import Project
+from ..errors import Refused
+from ..lock.lockfile import Lock
+from ..patches.patchfile import Edit, Patch
+from ..project import Project
 
 _INSERTING = ("before", "after", "method")
 

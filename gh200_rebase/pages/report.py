@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .lock.assess import Assessment
-from .lock.drift import REVIEW
-from .errors import Refused
-from .patches.patchfile import Patch
-from .syntax.tree import Tree
+from ..lock.assess import Assessment
+from ..lock.drift import REVIEW
+from ..errors import Refused
+from ..patches.patchfile import Patch
+from ..syntax.tree import Tree
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
