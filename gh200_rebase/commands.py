@@ -13,7 +13,7 @@ from .lock import lockfile
 from .upstream import registry
 from .pages import manifest as manifest_page
 from .lock import matrix as matrix_run
-from . import wheel as wheel_build
+from .delivery import wheel as wheel_build
 from .lock.assess import Assessment, assess
 from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, Refused
 from .project import Project

@@ -17,7 +17,7 @@ from .errors import EXIT_CLEAN, ValidationFailed
 from .patches.patchfile import Patch
 from .project import Project
 from .upstream.fetch import Upstream
-from .validate import Outcome, smoke, validate
+from .delivery.validate import Outcome, smoke, validate
 from .workspace.switch import Built, Step
 
 Result = dict[str, Any]

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ..lock.assess import Assessment
 from ..lock.lockfile import Lock
-from ..validate import Outcome
+from ..delivery.validate import Outcome
 from ..workspace.switch import Built
 
 # (section, what a person confirms)

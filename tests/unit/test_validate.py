@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 from gh200_rebase.pages import checklist  # noqa: E402
-from gh200_rebase import validate  # noqa: E402
+from gh200_rebase.delivery import validate  # noqa: E402
 
 SCRIPT = """\
 echo "working on $GH200_FORK against $GH200_PRISTINE"

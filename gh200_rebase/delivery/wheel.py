@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import REVISION
-from .errors import Refused
-from .project import Project
+from .. import REVISION
+from ..errors import Refused
+from ..project import Project
 
 _VERSION_LINE = re.compile(rb"^(__version__\s*=\s*[\"'])([^\"'+]+)([\"'])", re.MULTILINE)
 

@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .errors import Refused
-from .project import Project
+from ..errors import Refused
+from ..project import Project
 
 SCRIPTS = ("test_upstream_features.sh", "test_gh200_features.sh", "test_combined_features.sh")
 _SMOKE = "import simpletuner.helpers.training.trainer as trainer; print(trainer.__file__)"
