@@ -68,9 +68,10 @@ class Project:
 
     def _digest(self, below: str) -> str:
         state = hashlib.sha256()
-        decisive = [*(self.root / "gh200_rebase").glob("*.py"), *(patch.path for patch in self.patches)]
+        decisive = [*(self.root / "gh200_rebase").rglob("*.py"), *(patch.path for patch in self.patches)]
         for path in sorted(decisive):
-            state.update(path.name.encode() + b"\0" + path.read_bytes())
+            # With its folder: two modules of one name in two rooms must not be taken for each other.
+            state.update(path.relative_to(self.root).as_posix().encode() + b"\0" + path.read_bytes())
         for files in self.payloads.values():
             for target, (data, executable) in files.items():
                 if target.startswith(below):
