@@ -20,7 +20,7 @@ import torch
 
 from .bench_peers import in_tmpfs, local_backend
 from .bench_result import Ratio, Result, Series, Settings, in_turn, over
-from .cache_options import CacheOptions
+from .settings.cache_options import CacheOptions
 from .cache_sites import attach_cache_tier, configure, known_finite
 from .cache_store import CacheStore
 from .cache_tier import UnifiedCacheTier

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import uvm
-from .cache_options import CacheOptions
+from .settings.cache_options import CacheOptions
 from .state import StateHooks
 
 logger = logging.getLogger("gh200.cache")

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import cache_dirs, uvm
-from .cache_options import CacheOptions
+from .settings.cache_options import CacheOptions
 from .driver import Driver, Place
 
 if TYPE_CHECKING:

@@ -120,7 +120,7 @@ def _write(target: Path, text: str) -> None:
 
 def _config_of(path: Path) -> dict[str, object]:
     try:
-        from .config_file import read_config_file
+        from .settings.config_file import read_config_file
     except ImportError as error:
         raise GH200Error(
             "--config needs Python 3.11 or newer.", why=str(error), fix="run with .venv/bin/python"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .codecs import Codec, load_codec
 from .errors import GH200Error
-from .keys import DATASETS_FILE_KEY, plain_key
+from .settings.keys import DATASETS_FILE_KEY, plain_key
 from .memory_limits import GB
 from .staging import INDEX_BYTES
 from .staging_list import Kinds, Listing, list_dataset
@@ -21,7 +21,7 @@ from .staging_options import StagingOptions
 from .staging_segment import estimate_ratio, room_for
 
 if TYPE_CHECKING:
-    from .settings import Settings
+    from .settings.schema import Settings
 
 NEEDS_PYDANTIC = "pydantic is not installed in this interpreter"
 # A latent of 16 channels at an eighth of the edge, in bf16, takes half a byte for every pixel.
@@ -75,7 +75,7 @@ class Config:
 
 
 def read_config(path: Path, raw: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
-    from .transport import with_environment
+    from .settings.transport import with_environment
 
     plain = {plain_key(key): with_environment(value) for key, value in raw.items()}
     entries, missing = _entries(plain)
@@ -187,8 +187,8 @@ def _settings(
     config: Mapping[str, Any], environ: Mapping[str, str], entries: list[Mapping[str, Any]]
 ) -> tuple[Settings | None, str, tuple[str, ...]]:
     try:
-        from .settings_errors import SettingsError
-        from .settings_sources import read_settings
+        from .settings.problems import SettingsError
+        from .settings.sources import read_settings
     except ImportError:
         return None, NEEDS_PYDANTIC, ()
     try:

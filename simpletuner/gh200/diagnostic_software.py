@@ -144,8 +144,8 @@ def environment_problems(environ: Mapping[str, str], with_pydantic: bool) -> tup
         from .diagnostic_environment import plain_problems
 
         return plain_problems(environ)
-    from .settings_errors import SettingsError
-    from .settings_sources import read_settings
+    from .settings.problems import SettingsError
+    from .settings.sources import read_settings
 
     try:
         return (), read_settings({}, environ).notes

@@ -14,32 +14,32 @@ __all__ = ["StateHooks", "TrainerHooks"]
 
 
 def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
-    from .transport import outgoing_config as pack
+    from .settings.transport import outgoing_config as pack
 
     return pack(mapping)
 
 
 def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
-    from .transport import incoming_arguments as unpack
+    from .settings.transport import incoming_arguments as unpack
 
     return unpack(input_args)
 
 
 def config_from_command_line(args: Namespace | dict[str, object] | None) -> Namespace | dict[str, object] | None:
-    from .transport import config_from_command_line as load
+    from .settings.transport import config_from_command_line as load
 
     return load(args)
 
 
 def config_file_argument(extra_args: list[str]) -> str | None:
-    from .transport import config_file_argument as find
+    from .settings.transport import config_file_argument as find
 
     return find(extra_args)
 
 
 def train_command() -> None:
     """Before `simpletuner` parses its command line."""
-    from .train_command import train_command_line
+    from .settings.train_command import train_command_line
 
     sys.argv[:] = train_command_line(sys.argv)
 

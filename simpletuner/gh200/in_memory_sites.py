@@ -21,8 +21,8 @@ _remembered: dict[str, tuple[StagingOptions, dict[str, Any]]] = {}
 
 def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Presents in-memory datasets as local ones, as upstream compares types in thirty places; keeps their options."""
-    from .dataset_config import DatasetReader
-    from .settings_errors import SettingsError
+    from .settings.dataset_file import DatasetReader
+    from .settings.problems import SettingsError
 
     _remembered.clear()
     if not isinstance(entries, list):

@@ -13,7 +13,7 @@ from .ramp_resume import ResumeWatch
 from .run_log import each_step
 
 if TYPE_CHECKING:
-    from .settings import Settings
+    from .settings.schema import Settings
 
 logger = logging.getLogger("gh200.ramp")
 _CONTROL = "_gh200_ramp"

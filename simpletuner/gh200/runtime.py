@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from .settings import Settings
+from .settings.schema import Settings
 from .state import StateHooks
 
 # Not below "SimpleTuner": train.py cuts that logger off from every handler.

@@ -39,9 +39,9 @@ class TrainerHooks:
 
     def _start_gh200_runtime(self) -> None:
         from . import cache_sites, runtime
-        from .cache_options import CacheOptions
-        from .dataset_config import entries_of_file, write_inline_datasets
-        from .settings_sources import read_settings
+        from .settings.cache_options import CacheOptions
+        from .settings.dataset_file import entries_of_file, write_inline_datasets
+        from .settings.sources import read_settings
 
         StateHooks.set_gh200_runtime_config(None)
         raw = StateHooks.get_raw_config()

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .cache_options import CacheOptions
+from .settings.cache_options import CacheOptions
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, ManagedRange, Place, load_driver
 from .pages import covering_pages, extent, whole_pages
 
@@ -61,7 +61,7 @@ def use_options(options: CacheOptions) -> None:
 def options() -> CacheOptions:
     """The options of the run; before there is one, what the environment alone asks for."""
     if _state.options is None:
-        from .settings_sources import read_settings
+        from .settings.sources import read_settings
 
         _state.options = CacheOptions.from_settings(read_settings({}, os.environ))
     return _state.options

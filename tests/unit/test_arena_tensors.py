@@ -13,7 +13,7 @@ from fake_driver import CannotBuild, Machine, build  # noqa: E402
 torch = pytest.importorskip("torch")
 from simpletuner.gh200 import tensor_arena, uvm  # noqa: E402
 from simpletuner.gh200.arena_blocks import ArenaFull, Budget, holdable  # noqa: E402
-from simpletuner.gh200.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.memory_limits import Limit  # noqa: E402
 from simpletuner.gh200.tensor_arena import Arena  # noqa: E402
 

@@ -312,6 +312,6 @@ def test_rules_without_pydantic_are_those_of_the_settings(name: str, value: str)
 
 
 def test_rules_without_pydantic_cover_every_variable() -> None:
-    from simpletuner.gh200.settings import ENVIRONMENT
+    from simpletuner.gh200.settings.schema import ENVIRONMENT
 
     assert set(RULES) == set(ENVIRONMENT)

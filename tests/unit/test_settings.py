@@ -13,11 +13,19 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from simpletuner.gh200 import cache_sites, keys, runtime, settings_docs
+from simpletuner.gh200 import cache_sites, runtime, settings_docs
+from simpletuner.gh200.settings import keys
 from simpletuner.gh200.driver import DriverUnavailable
-from simpletuner.gh200.settings import ENVIRONMENT, CacheConfig, InMemory, Optimizations, Settings, TrainingConfig
-from simpletuner.gh200.settings_errors import SettingsError
-from simpletuner.gh200.settings_sources import read_settings
+from simpletuner.gh200.settings.schema import (
+    ENVIRONMENT,
+    CacheConfig,
+    InMemory,
+    Optimizations,
+    Settings,
+    TrainingConfig,
+)
+from simpletuner.gh200.settings.problems import SettingsError
+from simpletuner.gh200.settings.sources import read_settings
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer_hooks import TrainerHooks
 

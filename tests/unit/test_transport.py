@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from simpletuner.gh200 import transport
+from simpletuner.gh200.settings import transport
 from simpletuner.gh200.errors import ConfigFileError
 from simpletuner.gh200.state import StateHooks
-from simpletuner.gh200.train_command import train_command_line
+from simpletuner.gh200.settings.train_command import train_command_line
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 from simpletuner.gh200 import bench_caches, bench_peers, bench_result, cache_sites
 from simpletuner.gh200.bench_result import Ratio, Series
-from simpletuner.gh200.cache_options import CacheOptions
+from simpletuner.gh200.settings.cache_options import CacheOptions
 
 
 @pytest.fixture(autouse=True)

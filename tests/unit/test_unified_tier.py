@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from unified_lab import Cache, FolderBackend, unified  # noqa: E402
 
 from simpletuner.gh200 import cache_sites, uvm  # noqa: E402
-from simpletuner.gh200.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.cache_tier import UnifiedCacheTier  # noqa: E402
 
 

@@ -12,7 +12,7 @@ from fake_driver import CannotBuild, Machine, build  # noqa: E402
 
 torch = pytest.importorskip("torch")
 from simpletuner.gh200 import uvm  # noqa: E402
-from simpletuner.gh200.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 
 PREAMBLE = """
 import torch
@@ -210,7 +210,7 @@ print(uvm.gh200_uvm_enabled(), uvm.options().access_pattern)
 
 
 def test_uvm_options_follow_the_settings() -> None:
-    from simpletuner.gh200.settings_sources import read_settings
+    from simpletuner.gh200.settings.sources import read_settings
 
     blocks = {"cache_config": {"vae_cache_type": "unified_memory", "memory_limit_gb": 1.5, "persistent_cache": False}}
     made = CacheOptions.from_settings(read_settings(blocks, {}), upstream_prefetches=True)

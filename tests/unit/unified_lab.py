@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from simpletuner.gh200 import cache_sites
-from simpletuner.gh200.cache_options import CacheOptions
+from simpletuner.gh200.settings.cache_options import CacheOptions
 
 
 class FolderBackend:

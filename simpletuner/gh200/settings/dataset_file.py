@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from .errors import GH200Error
+from ..errors import GH200Error
 from .keys import DATASETS_FILE_KEY, plain_key
-from .settings import InMemory
-from .settings_errors import Problem, join_path, problems_of, shown
+from .schema import InMemory
+from .problems import Problem, join_path, problems_of, shown
 
 IN_MEMORY = "in_memory"
 INLINE_FILE_NAME = "gh200_datasets.json"

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from .dataset_config import DatasetReader
+from .dataset_file import DatasetReader
 from .keys import BLOCK_KEYS, INLINE_KEYS, is_misspelt_block, plain_key
-from .settings import ENVIRONMENT, Block, CacheConfig, Optimizations, Settings
-from .settings_errors import Problem, SettingsError, join_path, nearest, problems_of, shown
+from .schema import ENVIRONMENT, Block, CacheConfig, Optimizations, Settings
+from .problems import Problem, SettingsError, join_path, nearest, problems_of, shown
 
 AnyBlock = TypeVar("AnyBlock", bound=Block)
 OPTIMIZATIONS = "gh200_optimizations"

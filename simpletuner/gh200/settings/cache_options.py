@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from .settings import Settings
+    from .schema import Settings
 
 AccessPattern = Literal["gpu_first", "cpu_first", "balanced"]
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .errors import GH200Error
+from ..errors import GH200Error
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .errors import ConfigFileError
+from ..errors import ConfigFileError
 from .keys import plain_key
 
 FLAG = "--config"
