@@ -16,9 +16,9 @@ Seen = dict[str, Any]
 def memory(_: Path) -> Seen:
     """Hints on ordinary and on held tensors; an arena filled with every dtype and stride a cache has."""
     import torch
-    from simpletuner.gh200 import uvm
+    from simpletuner.gh200.memory import hints as uvm
     from simpletuner.gh200.arena_blocks import Budget
-    from simpletuner.gh200.driver import load_driver
+    from simpletuner.gh200.memory.driver import load_driver
     from simpletuner.gh200.tensor_arena import Arena
 
     uvm.set_uvm_hint_override(True)

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from . import uvm
+from .memory import hints as uvm
 from .settings.cache_options import CacheOptions
 from .state import StateHooks
 

@@ -8,9 +8,10 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import cache_dirs, uvm
+from . import cache_dirs
+from .memory import hints as uvm
 from .settings.cache_options import CacheOptions
-from .driver import Driver, Place
+from .memory.driver import Driver, Place
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +135,7 @@ def placed_latent(latent: Any) -> Any | None:
 def _placed(slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    from .pinning import pinning_impossible
+    from .memory.pinning import pinning_impossible
 
     if slot.managed and torch.cuda.is_available():
         _is_finite(slot)  # now, while the pages are still on the CPU

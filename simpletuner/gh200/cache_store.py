@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import torch
 
-from . import uvm
+from .memory import hints as uvm
 from .arena_blocks import ArenaFull, Budget, Slot, holdable
-from .driver import CudaError, Driver, load_driver
+from .memory.driver import CudaError, Driver, load_driver
 from .tensor_arena import Arena, ArenaStats, Consumer
 
 logger = logging.getLogger("gh200.cache")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from . import uvm
+from .memory import hints as uvm
 from .cache_store import MISS, CacheStore, file_signature
 from .tensor_arena import Consumer
 

@@ -27,7 +27,7 @@ from .diagnostic_machine import Machine
 from .diagnostic_print import Progress, print_page, summary
 from .diagnostic_result import FAIL, SKIP, STATUSES
 from .diagnostic_software import read_software
-from .driver import CudaError, Driver
+from .memory.driver import CudaError, Driver
 from .errors import GH200Error
 
 SCHEMA_VERSION = 1

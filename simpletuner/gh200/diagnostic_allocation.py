@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from .diagnostic_device import WORD, Device
 from .diagnostic_result import FAIL, PASS, SKIP, WARN, gb
-from .driver import CudaError
-from .pages import PAGE
+from .memory.driver import CudaError
+from .memory.pages import PAGE
 
 LARGEST_CHUNK = 256 << 20
 SMALLEST_CHUNK = 2 << 20

@@ -13,7 +13,7 @@ from statistics import median
 from .diagnostic_allocation import SMALLEST_CHUNK, Tell
 from .diagnostic_device import Device
 from .diagnostic_result import FAIL, PASS, SKIP, WARN, gb
-from .driver import CudaError
+from .memory.driver import CudaError
 
 REPEATS = 5
 LARGEST = 1 << 30

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .codecs import Codec, load_codec
 from .errors import GH200Error
 from .settings.keys import DATASETS_FILE_KEY, plain_key
-from .memory_limits import GB
+from .memory.limits import GB
 from .staging import INDEX_BYTES
 from .staging_list import Kinds, Listing, list_dataset
 from .staging_options import StagingOptions

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .diagnostic_machine import Machine, Ran
-from .driver import DeviceAttribute, Driver
+from .memory.driver import DeviceAttribute, Driver
 from .errors import GH200Error
 
 SMI_SECONDS = 10.0

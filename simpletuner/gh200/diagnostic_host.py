@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .diagnostic_machine import Machine
-from .memory_limits import Group, Limit, control_groups, memory_limits
-from .numa_nodes import listed, memory_of
+from .memory.limits import Group, Limit, control_groups, memory_limits
+from .memory.numa import listed, memory_of
 
 UNLIMITED = -1
 

@@ -82,6 +82,6 @@ def known_finite(tensor: Any) -> bool:
 
 
 def pinning_impossible(mps_available: bool) -> bool:
-    from .pinning import pinning_impossible as impossible
+    from .memory.pinning import pinning_impossible as impossible
 
     return impossible(mps_available)

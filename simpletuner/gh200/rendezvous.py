@@ -19,7 +19,7 @@ from typing import Any
 
 from .arena_shared import Arena, ArenaDamaged, Handle, attach
 from .errors import GH200Error
-from .numa_nodes import cpu_node
+from .memory.numa import cpu_node
 
 logger = logging.getLogger("gh200.in_memory")
 

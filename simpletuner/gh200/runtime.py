@@ -109,13 +109,13 @@ def start(settings: Settings) -> RuntimeConfig:
 
 
 def _memory_kind() -> str:
-    from .driver import Driver, load_driver
+    from .memory.driver import Driver, load_driver
 
     return "managed memory" if isinstance(load_driver(), Driver) else "plain RAM: there is no CUDA driver here"
 
 
 def _report_hints(runtime: RuntimeConfig) -> None:
-    from .driver import DriverUnavailable, load_driver
+    from .memory.driver import DriverUnavailable, load_driver
 
     driver = load_driver()
     if isinstance(driver, DriverUnavailable):

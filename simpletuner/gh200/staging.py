@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from .arena_shared import Arena, Row, create_arena
 from .codecs import Codec, load_codec
 from .errors import GH200Error
-from .memory_limits import GB, Limit, memory_limits, over_limit
-from .numa_nodes import keep_to_cpu_memory
+from .memory.limits import GB, Limit, memory_limits, over_limit
+from .memory.numa import keep_to_cpu_memory
 from .staging_list import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
 from .staging_options import StagingOptions
 from .staging_segment import Segment, SourceChanged, estimate_ratio, room_for

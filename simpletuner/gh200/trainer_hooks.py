@@ -90,7 +90,7 @@ class TrainerHooks:
         if StateHooks._gh200_runtime is None:
             return
         from .in_memory_sites import epoch_started
-        from .uvm import optimize_batch_for_gh200
+        from .memory.hints import optimize_batch_for_gh200
 
         self._gh200_step = step
         self._apply_dynamic_gradient_accumulation()

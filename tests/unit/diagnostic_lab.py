@@ -14,7 +14,7 @@ from simpletuner.gh200 import diagnostic
 from simpletuner.gh200.diagnostic_checks import Finding
 from simpletuner.gh200.diagnostic_facts import Facts
 from simpletuner.gh200.diagnostic_machine import Machine, Ran
-from simpletuner.gh200.driver import DeviceAttribute, DriverUnavailable
+from simpletuner.gh200.memory.driver import DeviceAttribute, DriverUnavailable
 
 REPO = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).resolve().parent / "diagnostic_fixtures"

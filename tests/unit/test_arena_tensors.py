@@ -11,10 +11,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
 from fake_driver import CannotBuild, Machine, build  # noqa: E402
 
 torch = pytest.importorskip("torch")
-from simpletuner.gh200 import tensor_arena, uvm  # noqa: E402
+from simpletuner.gh200 import tensor_arena  # noqa: E402
+from simpletuner.gh200.memory import hints as uvm  # noqa: E402
 from simpletuner.gh200.arena_blocks import ArenaFull, Budget, holdable  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
-from simpletuner.gh200.memory_limits import Limit  # noqa: E402
+from simpletuner.gh200.memory.limits import Limit  # noqa: E402
 from simpletuner.gh200.tensor_arena import Arena  # noqa: E402
 
 DTYPES = [

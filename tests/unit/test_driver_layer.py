@@ -101,7 +101,7 @@ assert driver.managed_range(pointer, 0) is None
     ],
 )
 def test_driver_unusable_is_said_not_raised(machine: Machine, faults: dict[str, object], words: str) -> None:
-    code = "from simpletuner.gh200.driver import *; d = load_driver(); assert not isinstance(d, Driver); print(d)"
+    code = "from simpletuner.gh200.memory.driver import *; d = load_driver(); assert not isinstance(d, Driver); print(d)"
     said = machine.run(code, **faults)
     assert words in said
 
@@ -181,7 +181,7 @@ assert driver.range_attribute(pointer, MIB, RangeAttribute.PREFERRED_LOCATION, 0
 
 
 def test_driver_absent_without_a_library(tmp_path: Path) -> None:
-    code = "from simpletuner.gh200.driver import *; d = load_driver(); print(type(d).__name__, d)"
+    code = "from simpletuner.gh200.memory.driver import *; d = load_driver(); print(type(d).__name__, d)"
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True
     )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from simpletuner.gh200 import cache_sites, runtime, settings_docs
 from simpletuner.gh200.settings import keys
-from simpletuner.gh200.driver import DriverUnavailable
+from simpletuner.gh200.memory.driver import DriverUnavailable
 from simpletuner.gh200.settings.schema import (
     ENVIRONMENT,
     CacheConfig,
@@ -371,7 +371,7 @@ def test_runtime_config_tells_what_is_on_and_why_not(
     tmp_path: Any, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     absent = DriverUnavailable("there is no CUDA driver")
-    monkeypatch.setattr("simpletuner.gh200.driver.load_driver", lambda: absent)
+    monkeypatch.setattr("simpletuner.gh200.memory.driver.load_driver", lambda: absent)
     StateHooks.set_raw_config(
         {"gh200_optimizations": {"enable_uvm_hints": True}}, {"gh200_optimizations": "config file x.json"}
     )

@@ -22,7 +22,7 @@ from simpletuner.gh200 import staging_segment
 from simpletuner.gh200.arena_shared import Arena, ArenaDamaged, Handle, Row, attach, create_arena, memory_file
 from simpletuner.gh200.codecs import NAMES
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.memory_limits import OverMemoryLimit
+from simpletuner.gh200.memory.limits import OverMemoryLimit
 from simpletuner.gh200.staging import PAGE_CACHE_THREAD, stage
 from simpletuner.gh200.staging_list import Kinds, forget_changed, list_dataset
 from simpletuner.gh200.staging_options import StagingOptions

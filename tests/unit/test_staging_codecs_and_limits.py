@@ -12,8 +12,8 @@ import pytest
 
 from simpletuner.gh200.codecs import NAMES, CodecUnavailable, load_codec
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.memory_limits import GB, Limit, memory_limits, over_limit
-from simpletuner.gh200.numa_nodes import cpu_node, nodes_without_cpus
+from simpletuner.gh200.memory.limits import GB, Limit, memory_limits, over_limit
+from simpletuner.gh200.memory.numa import cpu_node, nodes_without_cpus
 from simpletuner.gh200.staging_options import StagingOptions
 
 pytestmark = pytest.mark.unit
@@ -162,7 +162,7 @@ def test_a_process_belongs_to_a_node_only_if_all_its_cpus_do(tmp_path: Path) -> 
 
 
 def test_the_kernel_takes_the_policy_or_says_why_not() -> None:
-    code = "from simpletuner.gh200.numa_nodes import bind_thread; print(bind_thread({0}), bind_thread({63}), sep='|')"
+    code = "from simpletuner.gh200.memory.numa import bind_thread; print(bind_thread({0}), bind_thread({63}), sep='|')"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     first, second = done.stdout.strip().split("|")

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
 from fake_driver import CannotBuild, Machine, build  # noqa: E402
 
 torch = pytest.importorskip("torch")
-from simpletuner.gh200 import uvm  # noqa: E402
+from simpletuner.gh200.memory import hints as uvm  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 
 PREAMBLE = """

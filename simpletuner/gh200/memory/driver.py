@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from .errors import GH200Error
+from ..errors import GH200Error
 
 ATTACH_GLOBAL = 1
 STREAM_NON_BLOCKING = 1

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import GH200Error
-from .numa_nodes import SYSFS, memory_of, nodes_without_cpus
+from ..errors import GH200Error
+from .numa import SYSFS, memory_of, nodes_without_cpus
 
 GB = 10**9
 _LARGEST_HEADROOM = 8 * GB

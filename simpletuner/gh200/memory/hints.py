@@ -1,0 +1,230 @@
+"""Placement hints for tensors in managed or GPU-reachable system memory; each says what it did, and is counted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ..settings.cache_options import CacheOptions
+from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, ManagedRange, Place, load_driver
+from .pages import covering_pages, extent, whole_pages
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger("gh200.uvm")
+
+DEFAULT_STREAM = 0
+
+
+class Outcome(StrEnum):
+    APPLIED = "applied"
+    NOT_MANAGED = "not_managed"
+    SMALLER_THAN_A_PAGE = "smaller_than_a_page"
+    UNSUPPORTED = "unsupported"
+    FAILED = "failed"
+    NO_DRIVER = "no_driver"
+    STEPPED_BACK = "stepped_back"
+    OFF = "off"
+
+
+class _State:
+    """The switches and counters of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.options: CacheOptions | None = None
+        self.override: bool | None = None
+        self.counts: Counter[tuple[str, Outcome]] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.gone: str | None = None
+        self.steps = 0
+
+
+_state = _State()
+
+
+def use_options(options: CacheOptions) -> None:
+    """Start a run: its counters begin at nothing."""
+    global _state
+    override = _state.override
+    _state = _State()
+    _state.options, _state.override = options, override
+
+
+def options() -> CacheOptions:
+    """The options of the run; before there is one, what the environment alone asks for."""
+    if _state.options is None:
+        from ..settings.sources import read_settings
+
+        _state.options = CacheOptions.from_settings(read_settings({}, os.environ))
+    return _state.options
+
+
+def gh200_uvm_enabled() -> bool:
+    """Whether hints and unified-memory caches act now: the override where there is one, else the settings."""
+    return options().hints if _state.override is None else _state.override
+
+
+def set_uvm_hint_override(enabled: bool | None) -> None:
+    """Turn hints and caches on or off for this process, also during a run; None goes back to the settings."""
+    _state.override = enabled
+
+
+def cuda_device() -> int:
+    """The GPU of this process: torch's current one, or the configured one where torch has no CUDA."""
+    import torch
+
+    return torch.cuda.current_device() if _torch_has_cuda() else options().device
+
+
+@cache
+def _torch_has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@cache
+def supports(attribute: DeviceAttribute, device: int) -> bool:
+    driver = load_driver()
+    return isinstance(driver, Driver) and bool(driver.device_attribute(attribute, device))
+
+
+def attempt(hint: str, call: Callable[[Driver], Outcome]) -> Outcome:
+    """Run one hint against the driver and count how it ended; a driver error never reaches the training loop."""
+    driver = load_driver()
+    if not gh200_uvm_enabled():
+        outcome = Outcome.OFF
+    elif not isinstance(driver, Driver) or _state.gone:
+        outcome = Outcome.NO_DRIVER
+    else:
+        try:
+            outcome = call(driver)
+        except CudaError as error:
+            outcome = _failed(hint, error)
+    with _state.lock:
+        _state.counts[hint, outcome] += 1
+    return outcome
+
+
+def _failed(hint: str, error: CudaError) -> Outcome:
+    with _state.lock:
+        _state.errors[error.name] += 1
+        first = _state.errors[error.name] == 1
+        if error.device_gone:
+            _state.gone = error.name
+    if first:
+        rest = "; no more hints are given in this run" if error.device_gone else "; counted from here on, not repeated"
+        logger.warning("GH200 hint %s: %s%s", hint, error, rest)
+    unsupported = "NOT_SUPPORTED" in error.name or "NOT_AVAILABLE" in error.name
+    return Outcome.UNSUPPORTED if unsupported else Outcome.FAILED
+
+
+def _reachable(driver: Driver, tensor: torch.Tensor, device: int) -> tuple[Outcome, ManagedRange | None]:
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda") or not extent(tensor):
+        return Outcome.NOT_MANAGED, None
+    if not supports(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, device):
+        return Outcome.UNSUPPORTED, None
+    managed = driver.managed_range(tensor.data_ptr(), device)
+    if managed is not None:
+        return Outcome.APPLIED, managed
+    host_pages_reachable = supports(DeviceAttribute.PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, device)
+    if tensor.device.type == "cpu" and host_pages_reachable:
+        return Outcome.APPLIED, None
+    return Outcome.NOT_MANAGED, None
+
+
+def _prefer(hint: str, tensor: torch.Tensor, place: Place) -> Outcome:
+    def call(driver: Driver) -> Outcome:
+        outcome, _ = _reachable(driver, tensor, cuda_device())
+        if outcome is not Outcome.APPLIED:
+            return outcome
+        start, size = whole_pages(tensor.data_ptr(), extent(tensor))
+        if size <= 0:
+            return Outcome.SMALLER_THAN_A_PAGE
+        driver.advise(start, size, Advice.SET_PREFERRED_LOCATION, place)
+        return outcome
+
+    return attempt(hint, call)
+
+
+def prefer_cpu_residency(tensor: torch.Tensor) -> Outcome:
+    """Ask the driver to keep a tensor's pages in CPU memory."""
+    return _prefer("prefer_cpu", tensor, HOST)
+
+
+def prefer_gpu_residency(tensor: torch.Tensor, device: int | None = None) -> Outcome:
+    """Ask the driver to keep a tensor's pages in the GPU's own memory."""
+    return _prefer("prefer_gpu", tensor, Place(cuda_device() if device is None else device))
+
+
+def prefetch_to_device(tensor: torch.Tensor, device: int | None = None, stream: int = DEFAULT_STREAM) -> Outcome:
+    """Start moving a tensor's pages to the GPU, in the order of `stream` (a raw CUDA stream handle)."""
+
+    def call(driver: Driver) -> Outcome:
+        ordinal = cuda_device() if device is None else device
+        outcome, bounds = _reachable(driver, tensor, ordinal)
+        if outcome is Outcome.APPLIED:
+            start, size = covering_pages(tensor.data_ptr(), extent(tensor), bounds)
+            driver.prefetch(start, size, Place(ordinal), stream, ordinal)
+        return outcome
+
+    return attempt("prefetch", call)
+
+
+BATCH_HINTS: Mapping[str, tuple[Callable[..., Outcome], ...]] = {
+    "gpu_first": (prefer_gpu_residency, prefetch_to_device),
+    "cpu_first": (prefer_cpu_residency,),
+    "balanced": (prefetch_to_device,),
+}
+
+
+def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested dicts, lists and tuples, each once, whatever upstream calls it."""
+    import torch
+
+    pending, seen = [batch], set()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, Mapping):
+            pending.extend(item.values())
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+
+
+def optimize_batch_for_gh200(batch: Any) -> Any:
+    """Give every tensor of a batch the hints of the access pattern; returns the batch, `False` and `None` included."""
+    if not batch or not gh200_uvm_enabled():
+        return batch
+    for tensor in batch_tensors(batch):
+        for hint in BATCH_HINTS[options().access_pattern]:
+            hint(tensor)
+    _state.steps += 1
+    interval = options().log_interval
+    if interval and _state.steps % interval == 0:
+        logger.debug("GH200 hints after %d steps: %s", _state.steps, hint_report()["hints"])
+    return batch
+
+
+def hint_report() -> dict[str, Any]:
+    """The counters, for the runtime config, the log and the diagnostic."""
+    with _state.lock:
+        hints: dict[str, dict[str, int]] = {}
+        for (hint, outcome), count in sorted(_state.counts.items()):
+            hints.setdefault(hint, {})[outcome.value] = count
+        report = {"enabled": gh200_uvm_enabled(), "steps": _state.steps, "hints": hints}
+        return report | {"errors": dict(_state.errors), "device_gone": _state.gone}
