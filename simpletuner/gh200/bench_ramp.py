@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .bench_result import Ratio, Result, Settings, in_turn
-from .trainer_hooks import TrainerHooks
+from .trainer import TrainerHooks
 
 CALLS = 20_000
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .state import StateHooks
-from .trainer_hooks import TrainerHooks
+from .trainer import TrainerHooks
 
 __all__ = ["StateHooks", "TrainerHooks"]
 

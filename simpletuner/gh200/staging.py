@@ -188,7 +188,7 @@ def _report(job: Job, seconds: float) -> None:
         "Page cache kept whole: audio and video; start of the file: images; dropped: all other files.",
         *(job.dataset, len(rows), size / GB, stored / GB, size / stored if stored else 1.0, seconds),
     )
-    from . import runtime
+    from . import run as runtime
 
     current = runtime.current()
     if current is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from .runtime import RuntimeConfig
+    from .run import RuntimeConfig
 
 
 class StateHooks:

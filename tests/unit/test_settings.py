@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from simpletuner.gh200 import cache_sites, runtime, settings_docs
+from simpletuner.gh200 import cache_sites, run as runtime, settings_docs
 from simpletuner.gh200.settings import keys
 from simpletuner.gh200.memory.driver import DriverUnavailable
 from simpletuner.gh200.settings.schema import (
@@ -27,7 +27,7 @@ from simpletuner.gh200.settings.schema import (
 from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.sources import read_settings
 from simpletuner.gh200.state import StateHooks
-from simpletuner.gh200.trainer_hooks import TrainerHooks
+from simpletuner.gh200.trainer import TrainerHooks
 
 pytestmark = pytest.mark.unit
 

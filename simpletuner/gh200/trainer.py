@@ -38,7 +38,7 @@ class TrainerHooks:
         raise error
 
     def _start_gh200_runtime(self) -> None:
-        from . import cache_sites, runtime
+        from . import cache_sites, run as runtime
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
         from .settings.sources import read_settings
@@ -63,7 +63,7 @@ class TrainerHooks:
 
     def _prepare_gh200_ramp(self) -> None:
         """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
-        from . import run_log, runtime
+        from . import run_log, run as runtime
         from .ramp_apply import build_ramp
 
         current = runtime.current()
