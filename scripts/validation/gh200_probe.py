@@ -91,7 +91,7 @@ def ramp(_: Path) -> Seen:
     import torch
     from accelerate import Accelerator
     from simpletuner.gh200 import GH200GradientRamp
-    from simpletuner.gh200.ramp_apply import RampControl
+    from simpletuner.gh200.ramp.apply import RampControl
 
     schedules = {}
     for shape in ("quadratic", "linear", "staircase"):

@@ -199,7 +199,7 @@ def _settings(
 
 
 def _ramp(settings: Settings, config: Mapping[str, Any], processes: int) -> tuple[Any, str]:
-    from .ramp_apply import ramp_from
+    from .ramp.apply import ramp_from
 
     sizes = {"train_batch_size": 1, "gradient_accumulation_steps": 1}
     given = {key: _whole(config[key]) for key in sizes if config.get(key) is not None}

@@ -64,7 +64,7 @@ class TrainerHooks:
     def _prepare_gh200_ramp(self) -> None:
         """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
         from . import run_log, run as runtime
-        from .ramp_apply import build_ramp
+        from .ramp.apply import build_ramp
 
         current = runtime.current()
         try:
@@ -80,7 +80,7 @@ class TrainerHooks:
         if StateHooks._gh200_runtime is None:
             return step
         from .in_memory_sites import caches_built
-        from .ramp_apply import first_micro_step
+        from .ramp.apply import first_micro_step
 
         caches_built(self.config)
         return first_micro_step(self, step)
@@ -102,7 +102,7 @@ class TrainerHooks:
     def _apply_dynamic_gradient_accumulation(self) -> None:
         """Opens the next window of the ramp where the last one has closed."""
         if self.gh200_ramp_scheduler is not None:
-            from .ramp_apply import begin_micro_batch
+            from .ramp.apply import begin_micro_batch
 
             begin_micro_batch(self, self._gh200_step)
 
@@ -110,13 +110,13 @@ class TrainerHooks:
         """Upstream's answer to `step % accumulation == 0`, or the schedule's."""
         if self.gh200_ramp_scheduler is None:
             return verdict
-        from .ramp_apply import gate
+        from .ramp.apply import gate
 
         return gate(self, self._gh200_step, verdict)
 
     def _gh200_add_logs(self, logs: dict[str, Any]) -> None:
         """The ramp's window in the progress bar."""
         if self.gh200_ramp_scheduler is not None:
-            from .ramp_apply import add_logs
+            from .ramp.apply import add_logs
 
             add_logs(self, logs)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny import PRISTINE, Lab, Run, digests
 
-from simpletuner.gh200.ramp import GH200GradientRamp
+from simpletuner.gh200.ramp.schedule import GH200GradientRamp
 
 pytestmark = [pytest.mark.fork, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
-from simpletuner.gh200 import ramp_apply
+from simpletuner.gh200.ramp import apply as ramp_apply
 
 
 class EpochSteps:

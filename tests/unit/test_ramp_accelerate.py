@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ramp_fake import Trainer, invented_state_tracker, rows
 
-from simpletuner.gh200.ramp import SHAPES
+from simpletuner.gh200.ramp.schedule import SHAPES
 
 REPO = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.unit

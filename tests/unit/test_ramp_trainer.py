@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
 
-from simpletuner.gh200 import ramp_apply
-from simpletuner.gh200.ramp import GH200GradientRamp, RampError
-from simpletuner.gh200.ramp_resume import RECORD
+from simpletuner.gh200.ramp import apply as ramp_apply
+from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
+from simpletuner.gh200.ramp.resume import RECORD
 
 pytestmark = pytest.mark.unit
 UP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 8, "batch_rampup_steps": 30}

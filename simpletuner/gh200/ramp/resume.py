@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import stop
-from .ramp import RampError
-from .ramp_counts import replace
+from ..errors import stop
+from .schedule import RampError
+from .counts import replace
 
 if TYPE_CHECKING:
-    from .ramp_apply import RampControl
+    from .apply import RampControl
 
 logger = logging.getLogger("gh200.ramp")
 RECORD = "gh200_ramp.json"

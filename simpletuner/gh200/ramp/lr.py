@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .ramp import RampError
+from .schedule import RampError
 
 if TYPE_CHECKING:
-    from .ramp_apply import RampControl
+    from .apply import RampControl
 
 
 def follow_windows(control: RampControl) -> None:

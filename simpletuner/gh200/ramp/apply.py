@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from .ramp import GH200GradientRamp, RampError
-from .ramp_counts import CountOverrides, EpochCounts, bind_validation
-from .ramp_lr import follow_windows
-from .ramp_resume import ResumeWatch
-from .run_log import each_step
+from .schedule import GH200GradientRamp, RampError
+from .counts import CountOverrides, EpochCounts, bind_validation
+from .lr import follow_windows
+from .resume import ResumeWatch
+from ..run_log import each_step
 
 if TYPE_CHECKING:
-    from .settings.schema import Settings
+    from ..settings.schema import Settings
 
 logger = logging.getLogger("gh200.ramp")
 _CONTROL = "_gh200_ramp"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from .errors import GH200Error
+from ..errors import GH200Error
 
 DEFAULT_RAMP_STEPS = 400
 _Shape = Callable[[int, int, int, int], int]
@@ -225,6 +225,6 @@ class GH200GradientRamp:
 
 
 if __name__ == "__main__":
-    from simpletuner.gh200.ramp_plot import main
+    from simpletuner.gh200.ramp.plot import main
 
     raise SystemExit(main())

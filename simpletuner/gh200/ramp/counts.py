@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .ramp import GH200GradientRamp, RampError
+from .schedule import GH200GradientRamp, RampError
 
 if TYPE_CHECKING:
-    from .ramp_apply import RampControl
+    from .apply import RampControl
 
 logger = logging.getLogger("gh200.ramp")
 
