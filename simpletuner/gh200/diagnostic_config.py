@@ -11,14 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from .codecs import Codec, load_codec
+from .datasets.codecs import Codec, load_codec
 from .errors import GH200Error
 from .settings.keys import DATASETS_FILE_KEY, plain_key
 from .memory.limits import GB
-from .staging import INDEX_BYTES
-from .staging_list import Kinds, Listing, list_dataset
-from .staging_options import StagingOptions
-from .staging_segment import estimate_ratio, room_for
+from .datasets.staging import INDEX_BYTES
+from .datasets.listing import Kinds, Listing, list_dataset
+from .datasets.options import StagingOptions
+from .datasets.segment import estimate_ratio, room_for
 
 if TYPE_CHECKING:
     from .settings.schema import Settings

@@ -46,19 +46,19 @@ def train_command() -> None:
 
 def dataset_entries(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
     from .cache_dirs import directories_for_run
-    from .in_memory_sites import dataset_entries as as_local
+    from .datasets.sites import dataset_entries as as_local
 
     return directories_for_run(as_local(entries), args)
 
 
 def local_backend(config: Any, backend: Any) -> Any:
-    from .in_memory_sites import local_backend as staged
+    from .datasets.sites import local_backend as staged
 
     return staged(config, backend)
 
 
 def rebuild_backend(representation: Mapping[str, Any], backend: Any) -> Any:
-    from .in_memory_sites import rebuild_backend as attached
+    from .datasets.sites import rebuild_backend as attached
 
     return attached(representation, backend)
 

@@ -79,7 +79,7 @@ class TrainerHooks:
         """Training begins: all caches are built, the micro-batch counter starts."""
         if StateHooks._gh200_runtime is None:
             return step
-        from .in_memory_sites import caches_built
+        from .datasets.sites import caches_built
         from .ramp.apply import first_micro_step
 
         caches_built(self.config)
@@ -89,7 +89,7 @@ class TrainerHooks:
         """Right before a micro-batch is accumulated."""
         if StateHooks._gh200_runtime is None:
             return
-        from .in_memory_sites import epoch_started
+        from .datasets.sites import epoch_started
         from .memory.hints import optimize_batch_for_gh200
 
         self._gh200_step = step

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from PIL import Image
 
-from simpletuner.gh200 import in_memory_sites
-from simpletuner.gh200.in_memory_backend import GH200InMemoryBackend
+from simpletuner.gh200.datasets import sites as in_memory_sites
+from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
 from simpletuner.helpers.data_backend.builders.in_memory import InMemoryBackendBuilder
 from simpletuner.helpers.data_backend.local import LocalDataBackend
 

@@ -14,8 +14,8 @@ import tiny
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from simpletuner.gh200 import in_memory_sites
-from simpletuner.gh200.codecs import NAMES
+from simpletuner.gh200.datasets import sites as in_memory_sites
+from simpletuner.gh200.datasets.codecs import NAMES
 
 
 @pytest.fixture(scope="module")

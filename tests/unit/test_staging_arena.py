@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from simpletuner.gh200 import staging_segment
-from simpletuner.gh200.arena_shared import Arena, ArenaDamaged, Handle, Row, attach, create_arena, memory_file
-from simpletuner.gh200.codecs import NAMES
+from simpletuner.gh200.datasets import segment as staging_segment
+from simpletuner.gh200.datasets.arena import Arena, ArenaDamaged, Handle, Row, attach, create_arena, memory_file
+from simpletuner.gh200.datasets.codecs import NAMES
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import OverMemoryLimit
-from simpletuner.gh200.staging import PAGE_CACHE_THREAD, stage
-from simpletuner.gh200.staging_list import Kinds, forget_changed, list_dataset
-from simpletuner.gh200.staging_options import StagingOptions
+from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.datasets.listing import Kinds, forget_changed, list_dataset
+from simpletuner.gh200.datasets.options import StagingOptions
 
 pytestmark = pytest.mark.unit
 LONG = "\u96ea" * 80
@@ -174,7 +174,7 @@ def test_files_that_change_between_listing_and_staging(
         (tree / "sub/deeper/mask.bmp").unlink()
         return listing
 
-    monkeypatch.setattr("simpletuner.gh200.staging.list_dataset", meddle)
+    monkeypatch.setattr("simpletuner.gh200.datasets.staging.list_dataset", meddle)
     arena = stage("x", tree, StagingOptions(compression=compression, num_workers=1))
     for name in ("photo.txt", "photo.jpg", "sub/deeper/mask.bmp"):
         assert arena.find(str(tree / name)) is None and f"{tree / name}: " in caplog.text
@@ -204,7 +204,7 @@ def test_where_sendfile_is_not_possible_the_file_is_read(tree: Path, monkeypatch
 
 
 def test_a_dataset_over_the_limit_is_refused_before_the_first_byte(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simpletuner.gh200.staging.Worker", None)
+    monkeypatch.setattr("simpletuner.gh200.datasets.staging.Worker", None)
     for compression in (None, "lz4"):
         with pytest.raises(OverMemoryLimit, match="0.000 GB may be used"):
             stage("x", tree, StagingOptions(compression=compression, memory_limit_gb=0.0001))

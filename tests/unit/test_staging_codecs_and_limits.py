@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from simpletuner.gh200.codecs import NAMES, CodecUnavailable, load_codec
+from simpletuner.gh200.datasets.codecs import NAMES, CodecUnavailable, load_codec
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import GB, Limit, memory_limits, over_limit
 from simpletuner.gh200.memory.numa import cpu_node, nodes_without_cpus
-from simpletuner.gh200.staging_options import StagingOptions
+from simpletuner.gh200.datasets.options import StagingOptions
 
 pytestmark = pytest.mark.unit
 TEXT = b"a caption that says the same thing again and again. " * 2000
@@ -47,7 +47,7 @@ def test_no_codec_is_no_codec_and_an_unknown_one_lists_the_others() -> None:
 
 @pytest.mark.parametrize(("name", "module", "package"), [("lz4", "lz4", "lz4"), ("snappy", "snappy", "python-snappy")])
 def test_a_codec_that_is_not_installed_names_its_package(name: str, module: str, package: str) -> None:
-    code = f"import sys; sys.modules[{module!r}] = None\nfrom simpletuner.gh200.codecs import *; load_codec({name!r})"
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom simpletuner.gh200.datasets.codecs import *; load_codec({name!r})"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and f"pip install {package}" in done.stderr

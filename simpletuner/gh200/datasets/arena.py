@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from .codecs import load_codec
-from .errors import GH200Error
+from ..errors import GH200Error
 
 _NAME = "simpletuner-gh200"
 _LENGTH = struct.Struct("<Q")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
-from .errors import GH200Error
+from ..errors import GH200Error
 
 Buffer = bytes | bytearray | memoryview
 

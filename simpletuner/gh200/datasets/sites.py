@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .errors import GH200Error
-from .staging_options import StagingOptions
+from ..errors import GH200Error
+from .options import StagingOptions
 
 logger = logging.getLogger("gh200.in_memory")
 
@@ -21,8 +21,8 @@ _remembered: dict[str, tuple[StagingOptions, dict[str, Any]]] = {}
 
 def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Presents in-memory datasets as local ones, as upstream compares types in thirty places; keeps their options."""
-    from .settings.dataset_file import DatasetReader
-    from .settings.problems import SettingsError
+    from ..settings.dataset_file import DatasetReader
+    from ..settings.problems import SettingsError
 
     _remembered.clear()
     if not isinstance(entries, list):
@@ -68,7 +68,7 @@ def local_backend(config: Any, backend: Any) -> Any:
 
 
 def staged_backend(config: Any, backend: Any, options: object, entry: Mapping[str, Any]) -> Any:
-    from .in_memory_backend import GH200InMemoryBackend
+    from .backend import GH200InMemoryBackend
 
     folder = getattr(config, "instance_data_dir", "") or entry.get("instance_data_dir", "")
     return GH200InMemoryBackend(
@@ -84,7 +84,7 @@ def rebuild_backend(representation: Mapping[str, Any], backend: Any) -> Any:
     """A backend made anew in a child process: attached to the parent's memory where the parent had any."""
     if "gh200_in_memory" not in representation:
         return backend
-    from .in_memory_backend import GH200InMemoryBackend
+    from .backend import GH200InMemoryBackend
 
     return GH200InMemoryBackend.from_instance_representation(dict(representation))
 
@@ -137,6 +137,6 @@ def caches_built(args: Any) -> None:
 def _live() -> list[Any]:
     if not _remembered:
         return []
-    from .in_memory_backend import live_backends
+    from .backend import live_backends
 
     return [backend for backend in live_backends if backend.staged_files]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .codecs import NAMES
-from .errors import GH200Error
+from ..errors import GH200Error
 
 _MOST_WORKERS = 72
 

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .arena_shared import memory_file
+from .arena import memory_file
 from .codecs import LARGEST_INPUT, SAMPLE_BYTES, WORTH_IT, Codec
-from .staging_list import SourceFile
+from .listing import SourceFile
 
 # Large files start on a page: the kernel then copies page by page.
 _PAGE_ALIGNED_FROM = 64 << 10

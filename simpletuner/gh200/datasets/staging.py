@@ -12,14 +12,14 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .arena_shared import Arena, Row, create_arena
+from .arena import Arena, Row, create_arena
 from .codecs import Codec, load_codec
-from .errors import GH200Error
-from .memory.limits import GB, Limit, memory_limits, over_limit
-from .memory.numa import keep_to_cpu_memory
-from .staging_list import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
-from .staging_options import StagingOptions
-from .staging_segment import Segment, SourceChanged, estimate_ratio, room_for
+from ..errors import GH200Error
+from ..memory.limits import GB, Limit, memory_limits, over_limit
+from ..memory.numa import keep_to_cpu_memory
+from .listing import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
+from .options import StagingOptions
+from .segment import Segment, SourceChanged, estimate_ratio, room_for
 
 logger = logging.getLogger("gh200.in_memory")
 
@@ -188,7 +188,7 @@ def _report(job: Job, seconds: float) -> None:
         "Page cache kept whole: audio and video; start of the file: images; dropped: all other files.",
         *(job.dataset, len(rows), size / GB, stored / GB, size / stored if stored else 1.0, seconds),
     )
-    from . import run as runtime
+    from .. import run as runtime
 
     current = runtime.current()
     if current is not None:
