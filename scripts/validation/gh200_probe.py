@@ -17,9 +17,9 @@ def memory(_: Path) -> Seen:
     """Hints on ordinary and on held tensors; an arena filled with every dtype and stride a cache has."""
     import torch
     from simpletuner.gh200.memory import hints as uvm
-    from simpletuner.gh200.arena_blocks import Budget
+    from simpletuner.gh200.caches.blocks import Budget
     from simpletuner.gh200.memory.driver import load_driver
-    from simpletuner.gh200.tensor_arena import Arena
+    from simpletuner.gh200.caches.arena import Arena
 
     uvm.set_uvm_hint_override(True)
     arena = Arena(Budget(64 << 20), "device", block_size=4 << 20)

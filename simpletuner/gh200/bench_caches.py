@@ -21,9 +21,9 @@ import torch
 from .bench_peers import in_tmpfs, local_backend
 from .bench_result import Ratio, Result, Series, Settings, in_turn, over
 from .settings.cache_options import CacheOptions
-from .cache_sites import attach_cache_tier, configure, known_finite
-from .cache_store import CacheStore
-from .cache_tier import UnifiedCacheTier
+from .caches.sites import attach_cache_tier, configure, known_finite
+from .caches.store import CacheStore
+from .caches.tier import UnifiedCacheTier
 from .run_log import resident_bytes
 
 CHANNELS = 16

@@ -45,7 +45,7 @@ def train_command() -> None:
 
 
 def dataset_entries(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
-    from .cache_dirs import directories_for_run
+    from .caches.dirs import directories_for_run
     from .datasets.sites import dataset_entries as as_local
 
     return directories_for_run(as_local(entries), args)
@@ -64,19 +64,19 @@ def rebuild_backend(representation: Mapping[str, Any], backend: Any) -> Any:
 
 
 def attach_cache_tier(cache: Any, attribute: str, kind: Any) -> None:
-    from .cache_sites import attach_cache_tier as attach
+    from .caches.sites import attach_cache_tier as attach
 
     attach(cache, attribute, kind)
 
 
 def placed_latent(latent: Any) -> Any | None:
-    from .cache_sites import placed_latent as place
+    from .caches.sites import placed_latent as place
 
     return place(latent)
 
 
 def known_finite(tensor: Any) -> bool:
-    from .cache_sites import known_finite as known
+    from .caches.sites import known_finite as known
 
     return known(tensor)
 

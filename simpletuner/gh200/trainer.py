@@ -38,7 +38,8 @@ class TrainerHooks:
         raise error
 
     def _start_gh200_runtime(self) -> None:
-        from . import cache_sites, run as runtime
+        from .caches import sites as cache_sites
+        from . import run as runtime
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
         from .settings.sources import read_settings

@@ -11,12 +11,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
 from fake_driver import CannotBuild, Machine, build  # noqa: E402
 
 torch = pytest.importorskip("torch")
-from simpletuner.gh200 import tensor_arena  # noqa: E402
+from simpletuner.gh200.caches import arena as tensor_arena  # noqa: E402
 from simpletuner.gh200.memory import hints as uvm  # noqa: E402
-from simpletuner.gh200.arena_blocks import ArenaFull, Budget, holdable  # noqa: E402
+from simpletuner.gh200.caches.blocks import ArenaFull, Budget, holdable  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.memory.limits import Limit  # noqa: E402
-from simpletuner.gh200.tensor_arena import Arena  # noqa: E402
+from simpletuner.gh200.caches.arena import Arena  # noqa: E402
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,

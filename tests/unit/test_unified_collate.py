@@ -18,7 +18,7 @@ from fake_driver import CannotBuild, Machine, build  # noqa: E402
 torch = pytest.importorskip("torch")
 from unified_lab import Cache, FolderBackend, unified  # noqa: E402
 
-from simpletuner.gh200 import cache_dirs, cache_sites  # noqa: E402
+from simpletuner.gh200.caches import dirs as cache_dirs, sites as cache_sites  # noqa: E402
 from simpletuner.gh200.memory import hints as uvm  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 

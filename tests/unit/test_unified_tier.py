@@ -15,10 +15,10 @@ import pytest
 torch = pytest.importorskip("torch")
 from unified_lab import Cache, FolderBackend, unified  # noqa: E402
 
-from simpletuner.gh200 import cache_sites  # noqa: E402
+from simpletuner.gh200.caches import sites as cache_sites  # noqa: E402
 from simpletuner.gh200.memory import hints as uvm  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
-from simpletuner.gh200.cache_tier import UnifiedCacheTier  # noqa: E402
+from simpletuner.gh200.caches.tier import UnifiedCacheTier  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

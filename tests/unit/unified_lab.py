@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200 import cache_sites
+from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.settings.cache_options import CacheOptions
 
 

@@ -11,11 +11,11 @@ from typing import Literal
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .memory import hints as uvm
-from .arena_blocks import ArenaFull, Block, Budget, Slot
-from .memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
-from .memory.limits import memory_limits
-from .memory.pages import extent
+from ..memory import hints as uvm
+from .blocks import ArenaFull, Block, Budget, Slot
+from ..memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
+from ..memory.limits import memory_limits
+from ..memory.pages import extent
 
 logger = logging.getLogger("gh200.arena")
 

@@ -8,17 +8,17 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import cache_dirs
-from .memory import hints as uvm
-from .settings.cache_options import CacheOptions
-from .memory.driver import Driver, Place
+from . import dirs as cache_dirs
+from ..memory import hints as uvm
+from ..settings.cache_options import CacheOptions
+from ..memory.driver import Driver, Place
 
 if TYPE_CHECKING:
     import torch
 
-    from .arena_blocks import Slot
-    from .cache_store import CacheStore
-    from .tensor_arena import Consumer
+    from .blocks import Slot
+    from .store import CacheStore
+    from .arena import Consumer
 
 logger = logging.getLogger("gh200.cache")
 
@@ -86,8 +86,8 @@ def attach_cache_tier(cache: Any, attribute: str, kind: CacheKind) -> None:
     """Put the tier in the place of the data backend a cache reads and writes through; nothing where it is off."""
     if kind not in uvm.options().kinds:
         return
-    from .cache_store import CacheStore
-    from .cache_tier import UnifiedCacheTier
+    from .store import CacheStore
+    from .tier import UnifiedCacheTier
 
     backend = getattr(cache, attribute)
     if backend is None or type(backend) is UnifiedCacheTier:
@@ -135,7 +135,7 @@ def placed_latent(latent: Any) -> Any | None:
 def _placed(slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    from .memory.pinning import pinning_impossible
+    from ..memory.pinning import pinning_impossible
 
     if slot.managed and torch.cuda.is_available():
         _is_finite(slot)  # now, while the pages are still on the CPU

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .memory import hints as uvm
-from .cache_store import MISS, CacheStore, file_signature
-from .tensor_arena import Consumer
+from ..memory import hints as uvm
+from .store import MISS, CacheStore, file_signature
+from .arena import Consumer
 
 _ON_THIS_MACHINE = frozenset({"local", "memory"})
 _WRITING = frozenset("wax+")

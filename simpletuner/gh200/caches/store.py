@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import torch
 
-from .memory import hints as uvm
-from .arena_blocks import ArenaFull, Budget, Slot, holdable
-from .memory.driver import CudaError, Driver, load_driver
-from .tensor_arena import Arena, ArenaStats, Consumer
+from ..memory import hints as uvm
+from .blocks import ArenaFull, Budget, Slot, holdable
+from ..memory.driver import CudaError, Driver, load_driver
+from .arena import Arena, ArenaStats, Consumer
 
 logger = logging.getLogger("gh200.cache")
 

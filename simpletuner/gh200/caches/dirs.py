@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .memory import hints as uvm
-from .settings.cache_options import CacheOptions
-from .state import StateHooks
+from ..memory import hints as uvm
+from ..settings.cache_options import CacheOptions
+from ..state import StateHooks
 
 logger = logging.getLogger("gh200.cache")
 

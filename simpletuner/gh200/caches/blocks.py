@@ -9,8 +9,8 @@ import threading
 
 import torch
 
-from .memory.driver import Driver, ManagedRange
-from .memory.pages import covering_pages
+from ..memory.driver import Driver, ManagedRange
+from ..memory.pages import covering_pages
 
 _cuda_lock = threading.Lock()
 
