@@ -29,7 +29,7 @@ def main() -> int:
     parent = ModuleType("simpletuner")
     parent.__path__ = [str(PACKAGE)]
     sys.modules["simpletuner"] = parent
-    return int(import_module("simpletuner.gh200.diagnostic").main())
+    return int(import_module("simpletuner.gh200.diagnostic.command").main())
 
 
 if __name__ == "__main__":

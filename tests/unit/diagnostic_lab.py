@@ -10,10 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from simpletuner.gh200 import diagnostic
-from simpletuner.gh200.diagnostic_checks import Finding
-from simpletuner.gh200.diagnostic_facts import Facts
-from simpletuner.gh200.diagnostic_machine import Machine, Ran
+from simpletuner.gh200.diagnostic import command as diagnostic
+from simpletuner.gh200.diagnostic.checks.table import Finding
+from simpletuner.gh200.diagnostic.facts import Facts
+from simpletuner.gh200.diagnostic.machine import Machine, Ran
 from simpletuner.gh200.memory.driver import DeviceAttribute, DriverUnavailable
 
 REPO = Path(__file__).resolve().parents[2]

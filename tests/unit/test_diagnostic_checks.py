@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from diagnostic_lab import MACHINES, changed, diagnose
 
-from simpletuner.gh200.diagnostic_allocation import Allocation
-from simpletuner.gh200.diagnostic_bandwidth import Rate, _judged
-from simpletuner.gh200.diagnostic_checks import CHECKS, Finding, run_checks
-from simpletuner.gh200.diagnostic_environment import RULES, plain_problems
-from simpletuner.gh200.diagnostic_facts import Facts
-from simpletuner.gh200.diagnostic_software import environment_problems
+from simpletuner.gh200.diagnostic.allocation import Allocation
+from simpletuner.gh200.diagnostic.bandwidth import Rate, _judged
+from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding, run_checks
+from simpletuner.gh200.diagnostic.environment import RULES, plain_problems
+from simpletuner.gh200.diagnostic.facts import Facts
+from simpletuner.gh200.diagnostic.software import environment_problems
 
 pytestmark = pytest.mark.unit
 GH200 = "gh200_480gb_numa"

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from diagnostic_lab import MACHINES, REPO, changed, schema_errors
 
-from simpletuner.gh200 import diagnostic, diagnostic_docs, diagnostic_gpu
-from simpletuner.gh200.diagnostic_machine import Machine, run_limited
-from simpletuner.gh200.diagnostic_software import _refusal, read_software
+from simpletuner.gh200.diagnostic import command as diagnostic, gpu as diagnostic_gpu
+from simpletuner.gh200 import diagnostic_docs
+from simpletuner.gh200.diagnostic.machine import Machine, run_limited
+from simpletuner.gh200.diagnostic.software import _refusal, read_software
 
 pytestmark = pytest.mark.unit
 SCRIPT = REPO / "gh200_diagnostic.py"
@@ -228,7 +229,7 @@ def test_broken_torch_is_told_by_its_last_line(body: str, said: str, tmp_path: P
 
 
 def test_torch_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simpletuner.gh200.diagnostic_software.TORCH_SECONDS", 1.0)
+    monkeypatch.setattr("simpletuner.gh200.diagnostic.software.TORCH_SECONDS", 1.0)
     software = read_software(torch_like(tmp_path, "import time; time.sleep(1000)"))
     assert software.torch is not None and "no answer" in software.torch.error
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .diagnostic_facts import Facts
-from .diagnostic_gpu import Gpu
-from .diagnostic_result import FAIL, PASS, SKIP, WARN, Result, gb
+from ..facts import Facts
+from ..gpu import Gpu
+from ..result import FAIL, PASS, SKIP, WARN, Result, gb
 
 LEAST_DRIVER = 535  # older ones lack advice and prefetch with a location
 GOOD_DRIVER = 570  # older ones kept file cache in HBM

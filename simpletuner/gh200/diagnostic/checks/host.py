@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .diagnostic_facts import Facts
-from .diagnostic_host import UNLIMITED
-from .diagnostic_result import FAIL, PASS, SKIP, WARN, Result, gb
+from ..facts import Facts
+from ..host import UNLIMITED
+from ..result import FAIL, PASS, SKIP, WARN, Result, gb
 
 GRACE_PAGE = 65536
 LEAST_AVAILABLE = 2 * 10**9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .memory.driver import HOST, NO_FLAGS, CudaError, DeviceAttribute, Driver, Place, RangeAttribute
+from ..memory.driver import HOST, NO_FLAGS, CudaError, DeviceAttribute, Driver, Place, RangeAttribute
 
 WORD = 4
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .diagnostic_facts import Facts
-from .diagnostic_result import FAIL, PASS, SKIP, WARN, Result
-from .diagnostic_software import ALLOCATOR_VARIABLES
+from ..facts import Facts
+from ..result import FAIL, PASS, SKIP, WARN, Result
+from ..software import ALLOCATOR_VARIABLES
 
 LEAST_PYTHON, FIRST_TOO_NEW = (3, 12), (3, 14)
 LEAST_BINDINGS = (12, 9)

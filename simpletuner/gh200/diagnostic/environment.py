@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from .settings.cache_options import AccessPattern
-from .settings.problems import nearest
+from ..settings.cache_options import AccessPattern
+from ..settings.problems import nearest
 
 SWITCH_WORDS = frozenset({"1", "0", "true", "false", "yes", "no", "on", "off", "t", "f", "y", "n"})
 PATTERNS = get_args(AccessPattern)

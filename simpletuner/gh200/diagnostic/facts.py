@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .diagnostic_allocation import Allocation
-from .diagnostic_bandwidth import Bandwidth
-from .diagnostic_config import Config
-from .diagnostic_gpu import Gpus
-from .diagnostic_host import Host
-from .diagnostic_software import Software
+from .allocation import Allocation
+from .bandwidth import Bandwidth
+from .config import Config
+from .gpu import Gpus
+from .host import Host
+from .software import Software
 
 GRACE = "aarch64"
 

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
 
-from .diagnostic_checks import Finding
-from .diagnostic_facts import Facts
-from .diagnostic_gpu import Gpu
-from .diagnostic_host import UNLIMITED, Host
-from .diagnostic_result import FAIL, PASS, SKIP, STATUSES, WARN, gb
-from .diagnostic_software import Software, Torch
+from .checks.table import Finding
+from .facts import Facts
+from .gpu import Gpu
+from .host import UNLIMITED, Host
+from .result import FAIL, PASS, SKIP, STATUSES, WARN, gb
+from .software import Software, Torch
 
 COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2"}
 PLAIN_WIDTH = 120

@@ -11,17 +11,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from .datasets.codecs import Codec, load_codec
-from .errors import GH200Error
-from .settings.keys import DATASETS_FILE_KEY, plain_key
-from .memory.limits import GB
-from .datasets.staging import INDEX_BYTES
-from .datasets.listing import Kinds, Listing, list_dataset
-from .datasets.options import StagingOptions
-from .datasets.segment import estimate_ratio, room_for
+from ..datasets.codecs import Codec, load_codec
+from ..errors import GH200Error
+from ..settings.keys import DATASETS_FILE_KEY, plain_key
+from ..memory.limits import GB
+from ..datasets.staging import INDEX_BYTES
+from ..datasets.listing import Kinds, Listing, list_dataset
+from ..datasets.options import StagingOptions
+from ..datasets.segment import estimate_ratio, room_for
 
 if TYPE_CHECKING:
-    from .settings.schema import Settings
+    from ..settings.schema import Settings
 
 NEEDS_PYDANTIC = "pydantic is not installed in this interpreter"
 # A latent of 16 channels at an eighth of the edge, in bf16, takes half a byte for every pixel.
@@ -75,7 +75,7 @@ class Config:
 
 
 def read_config(path: Path, raw: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
-    from .settings.transport import with_environment
+    from ..settings.transport import with_environment
 
     plain = {plain_key(key): with_environment(value) for key, value in raw.items()}
     entries, missing = _entries(plain)
@@ -187,8 +187,8 @@ def _settings(
     config: Mapping[str, Any], environ: Mapping[str, str], entries: list[Mapping[str, Any]]
 ) -> tuple[Settings | None, str, tuple[str, ...]]:
     try:
-        from .settings.problems import SettingsError
-        from .settings.sources import read_settings
+        from ..settings.problems import SettingsError
+        from ..settings.sources import read_settings
     except ImportError:
         return None, NEEDS_PYDANTIC, ()
     try:
@@ -199,7 +199,7 @@ def _settings(
 
 
 def _ramp(settings: Settings, config: Mapping[str, Any], processes: int) -> tuple[Any, str]:
-    from .ramp.apply import ramp_from
+    from ..ramp.apply import ramp_from
 
     sizes = {"train_batch_size": 1, "gradient_accumulation_steps": 1}
     given = {key: _whole(config[key]) for key in sizes if config.get(key) is not None}

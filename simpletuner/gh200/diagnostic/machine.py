@@ -86,7 +86,7 @@ def _nvml() -> Any:
 
 def _driver() -> Any:
     """The driver layer, or the error that says why there is none."""
-    from .memory.driver import load_driver
+    from ..memory.driver import load_driver
 
     return load_driver()
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .diagnostic_machine import Machine
+from .machine import Machine
 
 TORCH_SECONDS = 120.0
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -141,11 +141,11 @@ def _refusal(machine: Machine, variable: str) -> str | None:
 def environment_problems(environ: Mapping[str, str], with_pydantic: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is wrong with the fork's variables, and what is odd about them, as a run would judge them."""
     if not with_pydantic:
-        from .diagnostic_environment import plain_problems
+        from .environment import plain_problems
 
         return plain_problems(environ)
-    from .settings.problems import SettingsError
-    from .settings.sources import read_settings
+    from ..settings.problems import SettingsError
+    from ..settings.sources import read_settings
 
     try:
         return (), read_settings({}, environ).notes

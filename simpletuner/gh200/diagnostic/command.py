@@ -15,20 +15,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .diagnostic_allocation import Allocation, try_allocation
-from .diagnostic_bandwidth import Bandwidth, measure
-from .diagnostic_checks import Finding, run_checks
-from .diagnostic_config import read_config
-from .diagnostic_device import Device
-from .diagnostic_facts import Facts
-from .diagnostic_gpu import read_gpus
-from .diagnostic_host import read_host
-from .diagnostic_machine import Machine
-from .diagnostic_print import Progress, print_page, summary
-from .diagnostic_result import FAIL, SKIP, STATUSES
-from .diagnostic_software import read_software
-from .memory.driver import CudaError, Driver
-from .errors import GH200Error
+from .allocation import Allocation, try_allocation
+from .bandwidth import Bandwidth, measure
+from .checks.table import Finding, run_checks
+from .config import read_config
+from .device import Device
+from .facts import Facts
+from .gpu import read_gpus
+from .host import read_host
+from .machine import Machine
+from .print import Progress, print_page, summary
+from .result import FAIL, SKIP, STATUSES
+from .software import read_software
+from ..memory.driver import CudaError, Driver
+from ..errors import GH200Error
 
 SCHEMA_VERSION = 1
 REPORT = "gh200_diagnostic_report.json"
@@ -120,7 +120,7 @@ def _write(target: Path, text: str) -> None:
 
 def _config_of(path: Path) -> dict[str, object]:
     try:
-        from .settings.config_file import read_config_file
+        from ..settings.config_file import read_config_file
     except ImportError as error:
         raise GH200Error(
             "--config needs Python 3.11 or newer.", why=str(error), fix="run with .venv/bin/python"
