@@ -65,7 +65,7 @@ class Lab:
     def add_shapes(self, name: str = "shapes", per_aspect: int = 3) -> Path:
         """The quick start's pictures, uncropped: four aspect ratios, so four buckets."""
         sys.path.insert(0, str(QUICKSTART))
-        from tiny_dataset import ASPECTS, make_dataset
+        from gh200_lab.quickstart.tiny_dataset import ASPECTS, make_dataset
 
         self.datasets[name] = per_aspect * len(ASPECTS)
         self.entry_changes["crop"] = False

@@ -15,9 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 VALIDATION = ROOT / "scripts" / "validation"
 sys.path.insert(0, str(VALIDATION))
-from baseline_compare import BadBaseline, compare, read_baseline  # noqa: E402
-from baseline_load import LoadWatch  # noqa: E402
-from baseline_store import store  # noqa: E402
+from gh200_lab.validation.baseline_compare import BadBaseline, compare, read_baseline
+from gh200_lab.validation.baseline_load import LoadWatch
+from gh200_lab.validation.baseline_store import store
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from simpletuner.gh200.bench_step import Trainer
+from gh200_lab.bench.step import Trainer
 
 TRAIN = """
 import time, torch

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "quickstart"))
-from report_page import Run, read_log, write_page  # noqa: E402
+from gh200_lab.quickstart.report_page import Run, read_log, write_page
 
 from tests.browser import find_browser, look  # noqa: E402
 

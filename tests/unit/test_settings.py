@@ -14,7 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200 import run as runtime, settings_docs
+from simpletuner.gh200 import run as runtime
+from gh200_lab.pages import settings as settings_docs
 from simpletuner.gh200.settings import keys
 from simpletuner.gh200.memory.driver import DriverUnavailable
 from simpletuner.gh200.settings.schema import (

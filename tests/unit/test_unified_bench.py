@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from simpletuner.gh200 import bench_caches, bench_peers, bench_result
+from gh200_lab.bench import caches as bench_caches, peers as bench_peers, result as bench_result
 from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200.bench_result import Ratio, Series
+from gh200_lab.bench.result import Ratio, Series
 from simpletuner.gh200.settings.cache_options import CacheOptions
 
 

@@ -14,15 +14,15 @@ import pytest
 
 VALIDATION = Path(__file__).resolve().parents[2] / "scripts" / "validation"
 sys.path.insert(0, str(VALIDATION))
-from place import Place  # noqa: E402
-from scenario import Failed  # noqa: E402
-from upstream_cache import claim_numbers  # noqa: E402
-from upstream_features import options, scenarios  # noqa: E402
-from upstream_probes import audio, manual_validation  # noqa: E402
-from upstream_run import Limits, read_report  # noqa: E402
-from upstream_select import all_test_files, files_saying, files_testing, of_one_model  # noqa: E402
-from upstream_tests import Plan, compare, losses  # noqa: E402
-from upstream_trees import Trees, both_trees, digest, mirror, patched_modules  # noqa: E402
+from gh200_lab.validation.place import Place
+from gh200_lab.validation.scenario import Failed
+from gh200_lab.validation.upstream_cache import claim_numbers
+from gh200_lab.validation.upstream_features import options, scenarios
+from gh200_lab.validation.upstream_probes import audio, manual_validation
+from gh200_lab.validation.upstream_run import Limits, read_report
+from gh200_lab.validation.upstream_select import all_test_files, files_saying, files_testing, of_one_model
+from gh200_lab.validation.upstream_tests import Plan, compare, losses
+from gh200_lab.validation.upstream_trees import Trees, both_trees, digest, mirror, patched_modules
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scenario import Failed
+from .scenario import Failed
 
 PAUSE = 0.05
 SHOWN = 40

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import process
-from machine import gpus
-from place import Place
-from scenario import Failed, Skipped
-from tiny_audio import SOUNDS, make_sounds
-from tiny_run import Run, TinyRuns, differing_losses, tiny_runs
+from . import process
+from .machine import gpus
+from .place import Place
+from .scenario import Failed, Skipped
+from .tiny_audio import SOUNDS, make_sounds
+from .tiny_run import Run, TinyRuns, differing_losses, tiny_runs
 
 STEPS = 3
 RAMP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 2, "batch_rampup_steps": 2}

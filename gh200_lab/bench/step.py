@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from .bench_result import Ratio, Result, Settings, over
+from .result import Ratio, Result, Settings, over
 
 FORK = Path(__file__).resolve().parents[2]
 PRISTINE = FORK.parent / "pristine"

@@ -6,13 +6,13 @@ import argparse
 import sys
 import time
 
-from place import Place
-from scenario import Scenario, main, parser
-from upstream_probes import attention, audio, manual_validation
-from upstream_run import Limits
-from upstream_select import all_test_files, files_saying, files_testing, of_one_model
-from upstream_tests import CHUNK, Plan, compare
-from upstream_trees import both_trees, patched_modules
+from .place import Place
+from .scenario import Scenario, main, parser
+from .upstream_probes import attention, audio, manual_validation
+from .upstream_run import Limits
+from .upstream_select import all_test_files, files_saying, files_testing, of_one_model
+from .upstream_tests import CHUNK, Plan, compare
+from .upstream_trees import both_trees, patched_modules
 
 DESCRIPTION = """\
 Runs upstream's own tests on the pristine tree and on the fork and compares them test by test: the fork may not lose

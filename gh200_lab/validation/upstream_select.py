@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from upstream_trees import is_test, modules
+from .upstream_trees import is_test, modules
 
 # What mock.patch and import_module take. Two parts are too few: "simpletuner.json" is no module.
 _TARGET = re.compile(r"simpletuner(\.\w+){2,}")

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from place import Place
-from scenario import Failed, Skipped
-from upstream_trees import both_trees
+from .place import Place
+from .scenario import Failed, Skipped
+from .upstream_trees import both_trees
 
 SECONDS = 900
 ATTENTION_PROBE = "probe_attention.py"

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import process
-from machine import gpus
-from place import Place
-from scenario import Failed, Scenario, Skipped, main, parser
-from tiny_run import make_pictures, work_folder
+from . import process
+from .machine import gpus
+from .place import Place
+from .scenario import Failed, Scenario, Skipped, main, parser
+from .tiny_run import make_pictures, work_folder
 
 ABOUT = """\
 Shows the diagnostic, the memory layer, in-memory staging and the accumulation ramp of the built fork, one by one.

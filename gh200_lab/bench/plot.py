@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .bench_result import Series, spread
+from .result import Series, spread
 
 
 def draw(series: Sequence[Series], path: Path) -> None:

@@ -9,9 +9,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from . import generated_docs
-from .settings.schema import ENVIRONMENT, CacheConfig, DatasetEntry, InMemory, Optimizations, TrainingConfig
-from .settings.problems import allowed_values
+from . import command as generated_docs
+from simpletuner.gh200.settings.schema import (
+    ENVIRONMENT,
+    CacheConfig,
+    DatasetEntry,
+    InMemory,
+    Optimizations,
+    TrainingConfig,
+)
+from simpletuner.gh200.settings.problems import allowed_values
 
 SCHEMA_FILE = "gh200_config.schema.json"
 PAGE_FILE = "SETTINGS.md"

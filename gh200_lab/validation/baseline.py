@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import machine
-import process
-from baseline_compare import WORSE, BadBaseline, Comparison, compare, read_baseline
-from baseline_load import LoadWatch
-from baseline_record import diagnostic, make_record, page, versions, warm_up_steps
-from baseline_store import check_writable, store
-from place import Place, find_place
-from scenario import Failed
-from tiny_run import Record, Run, TinyRuns, tiny_runs
+from . import machine
+from . import process
+from .baseline_compare import WORSE, BadBaseline, Comparison, compare, read_baseline
+from .baseline_load import LoadWatch
+from .baseline_record import diagnostic, make_record, page, versions, warm_up_steps
+from .baseline_store import check_writable, store
+from .place import Place, find_place
+from .scenario import Failed
+from .tiny_run import Record, Run, TinyRuns, tiny_runs
 
 ABOUT = """\
 Trains the quick start's tiny model by the documented command and records throughput, step times, memory, versions,

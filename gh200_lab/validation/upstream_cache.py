@@ -10,8 +10,8 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from place import ROOT
-from upstream_trees import Trees, digest, file_digest
+from .place import ROOT
+from .upstream_trees import Trees, digest, file_digest
 
 
 class Cache:

@@ -7,9 +7,9 @@ import json
 import os
 from typing import Any
 
-from place import Place
-from scenario import Failed
-from tiny_run import Run, TinyRuns, differing_losses, tiny_runs
+from .place import Place
+from .scenario import Failed
+from .tiny_run import Run, TinyRuns, differing_losses, tiny_runs
 
 # Quadratic from 1 to 4 over 24 micro-batches: a longer ramp than elsewhere, so that the request falls inside it.
 RAMP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 4, "batch_rampup_steps": 24}

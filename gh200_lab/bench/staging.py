@@ -19,11 +19,11 @@ from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 
-from .datasets.arena import Arena
-from .bench_peers import TmpfsCopy, in_tmpfs, local_backend, make_files
-from .bench_result import Ratio, Result, Series, Settings, in_turn, over, seconds
-from .datasets.staging import PAGE_CACHE_THREAD, stage
-from .datasets.options import StagingOptions
+from simpletuner.gh200.datasets.arena import Arena
+from .peers import TmpfsCopy, in_tmpfs, local_backend, make_files
+from .result import Ratio, Result, Series, Settings, in_turn, over, seconds
+from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.datasets.options import StagingOptions
 
 MANY, FEW = 100_000, 1000
 
@@ -156,7 +156,7 @@ def _read_all(reader: Callable[[str], object], names: list[str], times: int) -> 
 def _our_readers(files: Path) -> tuple[Callable[[str], object], Callable[[str], object]]:
     """The backend itself inside a fork; the arena it reads from where there is no upstream."""
     try:
-        from .datasets.backend import GH200InMemoryBackend
+        from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
     except ModuleNotFoundError:
         arena = staged(files)
         return lambda name: arena.read(arena.find(name) or 0), arena.view

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from place import Place, find_place
+from .place import Place, find_place
 
 LEVELS = ("unit", "integration", "system", "performance")
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"

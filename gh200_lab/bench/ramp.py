@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .bench_result import Ratio, Result, Settings, in_turn
-from .trainer import TrainerHooks
+from .result import Ratio, Result, Settings, in_turn
+from simpletuner.gh200.trainer import TrainerHooks
 
 CALLS = 20_000
 

@@ -13,11 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import machine
-import process
-from baseline_compare import FORMAT, Comparison
-from place import Place
-from tiny_run import Run
+from . import machine
+from . import process
+from .baseline_compare import FORMAT, Comparison
+from .place import Place
+from .tiny_run import Run
 
 Record = dict[str, Any]
 PACKAGES = ("torch", "accelerate", "diffusers", "transformers")

@@ -9,13 +9,13 @@ import math
 import sys
 from pathlib import Path
 
-import process
-from audio_run import audio
-from manual_requests import manual_requests
-from place import Place, find_place
-from scenario import Failed, Scenario, Skipped, main, parser
-from tiny_run import Run, tiny_runs
-from upstream_probes import ATTENTION_PROBE, run_probe
+from . import process
+from .audio_run import audio
+from .manual_requests import manual_requests
+from .place import Place, find_place
+from .scenario import Failed, Scenario, Skipped, main, parser
+from .tiny_run import Run, tiny_runs
+from .upstream_probes import ATTENTION_PROBE, run_probe
 
 ABOUT = """\
 Trains a tiny model in the fork with in-memory data, unified-memory caches and the accumulation ramp on together:

@@ -10,7 +10,7 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
-from .bench_result import Ratio, Result, Series, Settings
+from .result import Ratio, Result, Series, Settings
 
 # name -> module with `measure(settings)`, a generator of results; its docstring says what it measures.
 BENCHMARKS = {
@@ -83,7 +83,7 @@ def _write(target: Path, results: dict[str, list[Result]]) -> None:
     print(f"\nwritten: {target.with_suffix('.json')}")
     series = [result for found in results.values() for result in found if isinstance(result, Series)]
     if series:
-        from .bench_plot import draw
+        from .plot import draw
 
         draw(series, target.with_suffix(".png"))
         print(f"written: {target.with_suffix('.png')}")

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import process
-from machine import gpus
-from place import Place
-from scenario import Failed
+from . import process
+from .machine import gpus
+from .place import Place
+from .scenario import Failed
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "quickstart"
 CONFIGS = {"on": "quickstart.json", "off": "quickstart_off.json"}
@@ -185,7 +185,7 @@ def _model(place: Place) -> Path:
 def make_pictures(folder: Path, per_aspect: int = 3) -> None:
     """The quick start's captioned pictures."""
     sys.path.insert(0, str(QUICKSTART))
-    from tiny_dataset import make_dataset
+    from ..quickstart.tiny_dataset import make_dataset
 
     make_dataset(folder, per_aspect)
 
