@@ -44,4 +44,4 @@ cd "$root"
 scripts/setup.sh
 # A tree that is itself a built fork needs no building.
 [[ -f simpletuner/train.py ]] || ./execute_gh200_rebase.sh --skip-tests
-exec "$(gh200_home)/.venv/bin/python" "$here/quickstart/run.py" "${arguments[@]}"
+gh200_lab quickstart.run "${arguments[@]}"

@@ -105,16 +105,16 @@ COMMANDS: dict[str, How] = {
     f"nsys profile --trace=cuda,nvtx,osrt --output=run {TRAIN} --max_train_steps=50": Program(
         "nsys", "needs Nsight Systems, a GPU and a model"
     ),
-    "python -m simpletuner.gh200.bench staging": Elsewhere(
+    "python -m gh200_lab.bench staging": Elsewhere(
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),
-    ".venv/bin/python -m simpletuner.gh200.bench step": Run(
+    ".venv/bin/python -m gh200_lab.bench step": Run(
         more=" --quick --rounds 1", marks=("slow",), needs="build/fork/simpletuner"
     ),
-    ".venv/bin/python -m simpletuner.gh200.bench caches": Elsewhere(
+    ".venv/bin/python -m gh200_lab.bench caches": Elsewhere(
         f"{BENCH}::test_unified_bench_reads_and_collates_every_way", "bench"
     ),
-    ".venv/bin/python -m simpletuner.gh200.bench all": Elsewhere(
+    ".venv/bin/python -m gh200_lab.bench all": Elsewhere(
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),
     "scripts/capture_baseline.sh": BASELINE,
@@ -171,8 +171,8 @@ COMMANDS: dict[str, How] = {
     '.venv/bin/python -m pytest tests -k "uvm or arena or unified or driver"': Run(
         at_root=True, more=" --collect-only -q", marks=("slow",)
     ),
-    "python -m simpletuner.gh200.settings_docs --write": Elsewhere("tests/unit/test_settings.py", "settings_docs.main"),
-    "python -m simpletuner.gh200.diagnostic_docs --write": Elsewhere(
+    "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/test_settings.py", "settings_docs.main"),
+    "python -m gh200_lab.pages.diagnostic --write": Elsewhere(
         f"{DIAGNOSTIC}::test_documents_are_current", "diagnostic_docs.main"
     ),
 }

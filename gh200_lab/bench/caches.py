@@ -199,7 +199,7 @@ def memory_of(shape: tuple[int, ...], count: int) -> float:
 
 def memory_of_a_process(shape: str, count: int) -> float:
     """In a process of its own: this one has memory from other measurements to give and take."""
-    code = f"from simpletuner.gh200 import bench_caches as b; print(b.memory_of(b.{shape}, {count}))"
+    code = f"from gh200_lab.bench import caches as b; print(b.memory_of(b.{shape}, {count}))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SIMPLETUNER_SKIP_TORCH": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])

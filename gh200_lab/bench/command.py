@@ -1,11 +1,10 @@
-"""`python -m simpletuner.gh200.bench NAME`: what the fork's features cost, beside what they replace, in one run."""
+"""`python -m gh200_lab.bench NAME`: what the fork's features cost, beside what they replace, in one run."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import sys
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -14,10 +13,10 @@ from .result import Ratio, Result, Series, Settings
 
 # name -> module with `measure(settings)`, a generator of results; its docstring says what it measures.
 BENCHMARKS = {
-    "staging": "bench_staging",
-    "caches": "bench_caches",
-    "ramp": "bench_ramp",
-    "step": "bench_step",
+    "staging": "staging",
+    "caches": "caches",
+    "ramp": "ramp",
+    "step": "step",
 }
 EPILOG = """Every figure is the median of interleaved rounds with the tenth and ninetieth percentile: the peers take turns, so that
 whatever else the machine does falls on all of them. Results go to OUTPUT/NAME.json and, as a plot of cost against
@@ -26,7 +25,7 @@ size, OUTPUT/NAME.png. Targets that were missed are marked; only with --check do
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m simpletuner.gh200.bench",
+        prog="python -m gh200_lab.bench",
         description=__doc__,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -88,6 +87,3 @@ def _write(target: Path, results: dict[str, list[Result]]) -> None:
         draw(series, target.with_suffix(".png"))
         print(f"written: {target.with_suffix('.png')}")
 
-
-if __name__ == "__main__":
-    sys.exit(main())

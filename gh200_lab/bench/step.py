@@ -14,10 +14,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from ..place import ROOT, find_place
 from .result import Ratio, Result, Settings, over
 
-FORK = Path(__file__).resolve().parents[2]
-PRISTINE = FORK.parent / "pristine"
 MOVED = "build/quickstart"
 WARM_UP = 0.25  # of the steps: the first ones fill caches
 CACHES = {"cache_config": {"vae_cache_type": "unified_memory", "text_cache_type": "unified_memory"}}
@@ -44,12 +43,13 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 
 def measure(settings: Settings) -> Iterator[Result]:
-    needed = (FORK / "scripts" / "quickstart", FORK / "simpletuner" / "train.py", PRISTINE)
-    missing = [path for path in needed if not path.exists()]
-    if missing:
-        print(
-            f"skipped: there is no {missing[0]}; ./execute_gh200_rebase.sh --skip-tests builds the fork and keeps the pristine tree"
-        )
+    try:
+        place = find_place()
+    except FileNotFoundError as missing:
+        print("skipped: " + "; ".join(map(str, missing.args)))
+        return
+    if place.pristine is None:
+        print("skipped: there is no pristine tree; ./execute_gh200_rebase.sh --skip-tests keeps it beside the fork")
         return
     steps = 8 if settings.quick else 24 * settings.rounds
     with tempfile.TemporaryDirectory(dir=settings.folder) as name, ExitStack() as ending:
@@ -57,9 +57,9 @@ def measure(settings: Settings) -> Iterator[Result]:
         _make_model_and_images(folder)
         print("  starting three trainers, one after the other; then they take their steps in turn", flush=True)
         trainers = [
-            ending.enter_context(Trainer(PRISTINE, _config(folder / "plain", steps, "local", {}))),
-            ending.enter_context(Trainer(FORK, _config(folder / "off", steps, "local", {}))),
-            ending.enter_context(Trainer(FORK, _config(folder / "on", steps, "in_memory", CACHES))),
+            ending.enter_context(Trainer(place.pristine, _config(place.fork, folder / "plain", steps, "local", {}))),
+            ending.enter_context(Trainer(place.fork, _config(place.fork, folder / "off", steps, "local", {}))),
+            ending.enter_context(Trainer(place.fork, _config(place.fork, folder / "on", steps, "in_memory", CACHES))),
         ]
         # Step by step in turn, while the other two sleep: what else the machine does falls on each.
         rounds = [[trainer.step() for trainer in trainers] for _ in range(steps - 1)]
@@ -120,21 +120,21 @@ class Trainer:
 
 
 def _make_model_and_images(folder: Path) -> None:
-    tools = str(FORK / "scripts" / "quickstart")
+    tools = str(ROOT)
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); folder = Path(sys.argv[2]); "
-        "import tiny_dataset, tiny_model; tiny_model.make_model(folder / 'model'); tiny_dataset.make_dataset(folder / 'images')"
+        "from gh200_lab.quickstart import tiny_dataset, tiny_model; tiny_model.make_model(folder / 'model'); tiny_dataset.make_dataset(folder / 'images')"
     )
     subprocess.run([sys.executable, "-c", code, tools, str(folder)], check=True, capture_output=True)
 
 
-def _config(own: Path, steps: int, kind: str, more: dict[str, Any]) -> Path:
+def _config(fork: Path, own: Path, steps: int, kind: str, more: dict[str, Any]) -> Path:
     """The quick start's plain config, moved: model and images are shared, caches and outputs are not."""
     (own / "output").mkdir(parents=True)
     (own / "model").symlink_to(own.parent / "model")
     shutil.copytree(own.parent / "images", own / "images")
-    config = _moved("quickstart_off.json", own) | more
-    datasets = _moved("quickstart_datasets.json", own)
+    config = _moved(fork, "quickstart_off.json", own) | more
+    datasets = _moved(fork, "quickstart_datasets.json", own)
     config |= {
         "data_backend_config": str(own / "datasets.json"),
         "max_train_steps": steps,
@@ -148,5 +148,5 @@ def _config(own: Path, steps: int, kind: str, more: dict[str, Any]) -> Path:
     return written
 
 
-def _moved(name: str, own: Path) -> Any:
-    return json.loads((FORK / "config" / name).read_text(encoding="utf-8").replace(MOVED, str(own)))
+def _moved(fork: Path, name: str, own: Path) -> Any:
+    return json.loads((fork / "config" / name).read_text(encoding="utf-8").replace(MOVED, str(own)))

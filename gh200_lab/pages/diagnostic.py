@@ -16,7 +16,7 @@ from simpletuner.gh200.diagnostic.result import STATUSES
 
 SCHEMA_FILE = "gh200_diagnostic.schema.json"
 PAGE_FILE = "DIAGNOSTIC.md"
-COMMAND = "python -m simpletuner.gh200.diagnostic_docs --write"
+COMMAND = "python -m gh200_lab.pages.diagnostic --write"
 INTRODUCTION = f"""\
 # The diagnostic
 

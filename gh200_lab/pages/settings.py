@@ -22,7 +22,7 @@ from simpletuner.gh200.settings.problems import allowed_values
 
 SCHEMA_FILE = "gh200_config.schema.json"
 PAGE_FILE = "SETTINGS.md"
-COMMAND = "python -m simpletuner.gh200.settings_docs --write"
+COMMAND = "python -m gh200_lab.pages.settings --write"
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "`cache_config`": CacheConfig,

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+from ..place import ROOT
 from .report_page import Run, read_log, write_page
 from .tiny_dataset import make_dataset
 from .tiny_model import make_model
 
-ROOT = Path(__file__).resolve().parents[2]
 FORK = ROOT if (ROOT / "simpletuner" / "train.py").is_file() else ROOT / "build" / "fork"
 WORK = ROOT / "build" / "quickstart"
 CONFIGS = {"on": "config/quickstart.json", "off": "config/quickstart_off.json"}

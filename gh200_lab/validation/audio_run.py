@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import process
-from .machine import gpus
-from .place import Place
-from .scenario import Failed, Skipped
+from .. import process
+from ..machine import gpus
+from ..place import Place
+from ..scenario import Failed, Skipped
 from .tiny_audio import SOUNDS, make_sounds
 from .tiny_run import Run, TinyRuns, differing_losses, tiny_runs
 

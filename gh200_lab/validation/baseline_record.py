@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from . import machine
-from . import process
+from .. import machine
+from .. import process
 from .baseline_compare import FORMAT, Comparison
-from .place import Place
+from ..place import Place
 from .tiny_run import Run
 
 Record = dict[str, Any]

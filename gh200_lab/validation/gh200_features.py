@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import process
-from .machine import gpus
-from .place import Place
-from .scenario import Failed, Scenario, Skipped, main, parser
+from .. import process
+from ..machine import gpus
+from ..place import Place
+from ..scenario import Failed, Scenario, Skipped, main, parser
 from .tiny_run import make_pictures, work_folder
 
 ABOUT = """\

@@ -7,8 +7,8 @@ import json
 import os
 from typing import Any
 
-from .place import Place
-from .scenario import Failed
+from ..place import Place
+from ..scenario import Failed
 from .tiny_run import Run, TinyRuns, differing_losses, tiny_runs
 
 # Quadratic from 1 to 4 over 24 micro-batches: a longer ramp than elsewhere, so that the request falls inside it.

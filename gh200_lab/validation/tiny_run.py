@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import process
-from .machine import gpus
-from .place import Place
-from .scenario import Failed
+from .. import process
+from ..machine import gpus
+from ..place import Place
+from ..scenario import Failed
 
-QUICKSTART = Path(__file__).resolve().parents[1] / "quickstart"
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = {"on": "quickstart.json", "off": "quickstart_off.json"}
 MOVED = "build/quickstart"
 LIMIT = 900.0
@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
-from tiny_model import make_model
+from gh200_lab.quickstart.tiny_model import make_model
 
 make_model(Path(sys.argv[2]))
 """
@@ -171,7 +171,7 @@ def _model(place: Place) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="model-", dir=place.work))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     done = process.run(
-        [sys.executable, "-c", MODEL_MAKER, str(QUICKSTART), str(folder / "model")],
+        [sys.executable, "-c", MODEL_MAKER, str(ROOT), str(folder / "model")],
         cwd=folder,
         environment=os.environ,
         log=folder / "printed.log",
@@ -184,7 +184,6 @@ def _model(place: Place) -> Path:
 
 def make_pictures(folder: Path, per_aspect: int = 3) -> None:
     """The quick start's captioned pictures."""
-    sys.path.insert(0, str(QUICKSTART))
     from ..quickstart.tiny_dataset import make_dataset
 
     make_dataset(folder, per_aspect)

@@ -10,7 +10,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from .place import ROOT
+from ..place import ROOT
 from .upstream_trees import Trees, digest, file_digest
 
 

@@ -6,8 +6,8 @@ import argparse
 import sys
 import time
 
-from .place import Place
-from .scenario import Scenario, main, parser
+from ..place import Place
+from ..scenario import Scenario, main, parser
 from .upstream_probes import attention, audio, manual_validation
 from .upstream_run import Limits
 from .upstream_select import all_test_files, files_saying, files_testing, of_one_model

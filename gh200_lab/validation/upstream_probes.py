@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .place import Place
-from .scenario import Failed, Skipped
+from ..place import Place
+from ..scenario import Failed, Skipped
 from .upstream_trees import both_trees
 
 SECONDS = 900

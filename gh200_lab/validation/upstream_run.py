@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from .place import Place
+from ..place import Place
 
 # Of a test: passed, failed, error, skipped or timed out. By file, then by test.
 Results = dict[str, dict[str, str]]

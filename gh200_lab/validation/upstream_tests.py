@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from .place import Place
-from .scenario import Failed
+from ..place import Place
+from ..scenario import Failed
 from .upstream_cache import Cache, claim_numbers
 from .upstream_run import TIMED_OUT, Limits, Results, Runner
 from .upstream_trees import Trees, both_trees, mirror

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .place import BUILD, Place
-from .scenario import Failed
+from ..place import BUILD, Place
+from ..scenario import Failed
 
 # Not upstream's, or too big to copy, or written by whoever ran something in the tree.
 _NOT_COPIED = {".git", ".venv", "build", "debug.log"}

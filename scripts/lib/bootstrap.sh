@@ -154,3 +154,11 @@ gh200_tool_python() {
     "$home/scripts/setup.sh" --tool-only >&2 || return
     printf '%s\n' "$home/build/tool/bin/python"
 }
+
+# gh200_lab MODULE [ARGUMENT...]: becomes that command of the lab, with the environment made first where there is none.
+gh200_lab() {
+    local home
+    home=$(gh200_home)
+    gh200_environment_is_whole "$home/.venv" "$home/requirements/fork.lock" || "$home/scripts/setup.sh" >&2
+    PYTHONPATH=$(gh200_root)${PYTHONPATH:+:$PYTHONPATH} exec "$home/.venv/bin/python" -m "gh200_lab.$1" "${@:2}"
+}

@@ -8,20 +8,20 @@ from typing import Any
 # Loaded when first used: StateTracker imports this package early, before torch is wanted.
 _EXPORTS = {
     "GH200Error": "errors",
-    "GH200GradientRamp": "ramp",
-    "GH200InMemoryBackend": "in_memory_backend",
-    "RuntimeConfig": "runtime",
-    "Settings": "settings",
-    "SettingsError": "settings_errors",
+    "GH200GradientRamp": "ramp.schedule",
+    "GH200InMemoryBackend": "datasets.backend",
+    "RuntimeConfig": "run",
+    "Settings": "settings.schema",
+    "SettingsError": "settings.problems",
     "StateHooks": "state",
-    "TrainerHooks": "trainer_hooks",
-    "gh200_uvm_enabled": "uvm",
-    "optimize_batch_for_gh200": "uvm",
-    "prefer_cpu_residency": "uvm",
-    "prefer_gpu_residency": "uvm",
-    "prefetch_to_device": "uvm",
-    "read_settings": "settings_sources",
-    "set_uvm_hint_override": "uvm",
+    "TrainerHooks": "trainer",
+    "gh200_uvm_enabled": "memory.hints",
+    "optimize_batch_for_gh200": "memory.hints",
+    "prefer_cpu_residency": "memory.hints",
+    "prefer_gpu_residency": "memory.hints",
+    "prefetch_to_device": "memory.hints",
+    "read_settings": "settings.sources",
+    "set_uvm_hint_override": "memory.hints",
 }
 __all__ = sorted(_EXPORTS)
 

@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 def test_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
-    script = tiny.QUICKSTART / "run.py"
-    done = subprocess.run([sys.executable, str(script), "--steps", "16"], cwd=tiny.REPO, capture_output=True, text=True)
+    command = [sys.executable, "-m", "gh200_lab.quickstart.run", "--steps", "16"]
+    done = subprocess.run(command, cwd=tiny.REPO, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     assert "16 steps" in done.stdout and "report" in done.stdout
     records = [json.loads(line) for line in (WORK / "run.jsonl").read_text().splitlines()]

@@ -15,10 +15,9 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 FORK = Path(os.environ.get("GH200_FORK_TREE", REPO / "build" / "fork"))
-QUICKSTART = REPO / "scripts" / "quickstart"
 PRISTINE = Path(os.environ.get("GH200_PRISTINE_TREE", REPO / "build" / "pristine"))
 _MODEL_MAKER = (
-    "import sys; from pathlib import Path; sys.path.insert(0, {here!r}); import tiny_model; "
+    "import sys; from pathlib import Path; sys.path.insert(0, {here!r}); from gh200_lab.quickstart import tiny_model; "
     "tiny_model.make_model(Path({out!r}))"
 )
 
@@ -64,7 +63,6 @@ class Lab:
 
     def add_shapes(self, name: str = "shapes", per_aspect: int = 3) -> Path:
         """The quick start's pictures, uncropped: four aspect ratios, so four buckets."""
-        sys.path.insert(0, str(QUICKSTART))
         from gh200_lab.quickstart.tiny_dataset import ASPECTS, make_dataset
 
         self.datasets[name] = per_aspect * len(ASPECTS)
@@ -229,5 +227,5 @@ def make_model(folder: Path) -> None:
     """The quick start's model, built in another process: torch is slow to import."""
     if (folder / "model_index.json").exists():
         return
-    code = _MODEL_MAKER.format(here=str(QUICKSTART), out=str(folder))
+    code = _MODEL_MAKER.format(here=str(REPO), out=str(folder))
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

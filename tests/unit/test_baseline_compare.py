@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-VALIDATION = ROOT / "scripts" / "validation"
-sys.path.insert(0, str(VALIDATION))
 from gh200_lab.validation.baseline_compare import BadBaseline, compare, read_baseline
 from gh200_lab.validation.baseline_load import LoadWatch
 from gh200_lab.validation.baseline_store import store
@@ -125,8 +123,8 @@ def test_a_baseline_is_read_from_its_folder_or_file(tmp_path: Path) -> None:
 
 
 def captured(*arguments: str, cwd: Path, fork: str = "nowhere") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(VALIDATION / "baseline.py"), *arguments]
-    environment = os.environ | {"GH200_FORK": fork}
+    command = [sys.executable, "-m", "gh200_lab.validation.baseline", *arguments]
+    environment = os.environ | {"GH200_FORK": fork, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "quickstart"))
 from gh200_lab.quickstart.report_page import Run, read_log, write_page
 
 from tests.browser import find_browser, look  # noqa: E402

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-VALIDATION = ROOT / "scripts" / "validation"
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
-from scenario import Failed, Scenario, Skipped, main, parser
+from gh200_lab.scenario import Failed, Scenario, Skipped, main, parser
 
 def good(place, options): return f"the fork is {{place.fork.name}}"
 def unable(place, options): raise Skipped("there is no GPU")
@@ -34,7 +33,7 @@ RUNNER = """
 import sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
-import process
+from gh200_lab import process
 process.end_well_when_asked_to()
 command = [sys.executable, "-c", {launcher!r}, {mark!r}]
 process.run(command, cwd=Path("."), environment={{}}, log=Path("log"), limit={limit})
@@ -52,17 +51,17 @@ def fork(tmp_path: Path) -> Path:
     return tree
 
 
-def run(script: Path, *arguments: str, fork: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(
-        command, env=os.environ | {"GH200_FORK": str(fork)}, capture_output=True, text=True, timeout=120
-    )
+def run(script: Path | str, *arguments: str, fork: Path) -> subprocess.CompletedProcess[str]:
+    module = ["-m", script] if isinstance(script, str) else [str(script)]
+    command = [sys.executable, *module, *arguments]
+    environment = os.environ | {"GH200_FORK": str(fork)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "script.py"
-    path.write_text(SCRIPT.format(here=str(VALIDATION)))
+    path.write_text(SCRIPT.format(here=str(ROOT)))
     return path
 
 
@@ -117,7 +116,7 @@ def test_json_goes_to_a_file_or_alone_to_stdout(script: Path, fork: Path, tmp_pa
 
 
 def test_the_combined_script_knows_upstreams_attention_backends(fork: Path) -> None:
-    combined = VALIDATION / "combined_features.py"
+    combined = "gh200_lab.validation.combined_features"
     listed = [line.split()[0] for line in run(combined, "--list", fork=fork).stdout.splitlines()]
     assert listed == ["backend-native", "backend-fast", "manual-requests", "audio-in-memory"]
     unknown = run(combined, "--backend", "slow", fork=fork)
@@ -126,9 +125,9 @@ def test_the_combined_script_knows_upstreams_attention_backends(fork: Path) -> N
         assert run(combined, flag, "--list", fork=fork).stdout.split() == ["manual-requests", "system"]
 
 
-@pytest.mark.parametrize("script", ["combined_features.py", "gh200_features.py"])
+@pytest.mark.parametrize("script", ["combined_features", "gh200_features"])
 def test_no_fork_is_exit_code_2_for_the_scripts_too(script: str, tmp_path: Path) -> None:
-    done = run(VALIDATION / script, fork=tmp_path / "nowhere")
+    done = run(f"gh200_lab.validation.{script}", fork=tmp_path / "nowhere")
     assert done.returncode == 2 and "fix:" in done.stderr
 
 
@@ -156,7 +155,7 @@ def wait_until(condition: object, seconds: float = 30) -> bool:
 @pytest.mark.parametrize(("limit", "stop"), [(2, None), (300, signal.SIGTERM), (300, signal.SIGINT)])
 def test_children_end_with_the_time_limit_and_with_the_script(tmp_path: Path, limit: int, stop: int | None) -> None:
     mark = f"mark-{os.getpid()}-{limit}-{stop}"
-    code = RUNNER.format(here=str(VALIDATION), launcher=LAUNCHER, mark=mark, limit=limit)
+    code = RUNNER.format(here=str(ROOT), launcher=LAUNCHER, mark=mark, limit=limit)
     with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as runner:
         assert wait_until(lambda: len(still_there(mark)) == 2)
         if stop is not None:

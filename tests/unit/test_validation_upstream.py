@@ -12,10 +12,9 @@ from textwrap import dedent
 
 import pytest
 
-VALIDATION = Path(__file__).resolve().parents[2] / "scripts" / "validation"
-sys.path.insert(0, str(VALIDATION))
-from gh200_lab.validation.place import Place
-from gh200_lab.validation.scenario import Failed
+ROOT = Path(__file__).resolve().parents[2]
+from gh200_lab.place import Place
+from gh200_lab.scenario import Failed
 from gh200_lab.validation.upstream_cache import claim_numbers
 from gh200_lab.validation.upstream_features import options, scenarios
 from gh200_lab.validation.upstream_probes import audio, manual_validation
@@ -332,9 +331,10 @@ def test_options_choose_the_parts(line: str) -> None:
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(VALIDATION / "upstream_features.py"), *arguments],
+        [sys.executable, "-m", "gh200_lab.validation.upstream_features", *arguments],
         capture_output=True,
         text=True,
+        cwd=ROOT,
         env={"PATH": "/usr/bin:/bin"} | environment,
         check=False,
         timeout=300,

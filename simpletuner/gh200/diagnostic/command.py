@@ -229,6 +229,3 @@ def _show(options: argparse.Namespace, facts: Facts, findings: tuple[Finding, ..
         # `| head` has seen enough; the report is written, and the exit code still counts.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -223,8 +223,3 @@ class GH200GradientRamp:
             "num_processes": self.num_processes,
         }
 
-
-if __name__ == "__main__":
-    from simpletuner.gh200.ramp.plot import main
-
-    raise SystemExit(main())
