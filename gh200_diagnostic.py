@@ -13,9 +13,6 @@ PACKAGE = HERE / "simpletuner"
 
 
 def main() -> int:
-    if sys.version_info < (3, 10):
-        print("error: the diagnostic needs Python 3.10 or newer\n  fix: run it with .venv/bin/python", file=sys.stderr)
-        return 2
     if not (PACKAGE / "gh200" / "diagnostic" / "command.py").is_file():
         print(
             f"error: there is no simpletuner/gh200 beside {Path(__file__).name}\n"

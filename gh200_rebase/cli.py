@@ -60,7 +60,12 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--json", metavar="FILE", type=Path, help="also write the result as JSON")
         return sub
 
-    apply = add("apply", "build or update the fork (the default command)", upstream=True, into="the fork's tree (default: build/fork)")
+    apply = add(
+        "apply",
+        "build or update the fork (the default command)",
+        upstream=True,
+        into="the fork's tree (default: build/fork)",
+    )
     apply.add_argument("--dry-run", action="store_true", help="show what would happen; write nothing")
     apply.add_argument("--skip-tests", action="store_true", help="no smoke test before, no validation after")
     apply.add_argument("--accept-drift", action="store_true", help="go on although surroundings changed; not recorded")
@@ -70,7 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     add("check", "dry run of everything; all failures listed", upstream=True).add_argument(
         "--accept-drift", action="store_true", help="exit 0 although surroundings changed"
     )
-    add("status", "what the fork's tree is, and what the lock has verified", into="the fork's tree (default: build/fork)")
+    add(
+        "status",
+        "what the fork's tree is, and what the lock has verified",
+        into="the fork's tree (default: build/fork)",
+    )
     explain = add("explain", "what one patch does, and where it lands in this upstream", upstream=True)
     explain.add_argument("patch", metavar="NN", help="number of the patch")
     add("export", "unified diffs of all patches, for reading", upstream=True, into="folder for the diffs")
@@ -82,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--jobs", type=int, help="processes (default: one per core)")
     wheel = add("wheel", "the fork as a wheel X.Y.Z+gh200.N", into="folder for the wheel (default: build/dist)")
     wheel.add_argument("--fork", metavar="DIR", type=Path, help="the fork's tree (default: build/fork)")
-    manifest = add("manifest", "write the patch manifest and the page of supported upstreams anew, from patches and lock")
+    manifest = add(
+        "manifest", "write the patch manifest and the page of supported upstreams anew, from patches and lock"
+    )
     manifest.add_argument("--check", action="store_true", help="only say whether they are in step")
     return parser
 
@@ -138,4 +149,3 @@ def _write_json(path: Path | None, result: dict[str, Any], code: int) -> int:
         print(f"error: the JSON result cannot be written to {path}: {error.strerror}", file=sys.stderr)
         return code or EXIT_REFUSED
     return code
-

@@ -8,16 +8,16 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from . import flow
-from .pages import report
-from .lock import lockfile
-from .upstream import registry
-from .pages import manifest as manifest_page
-from .lock import matrix as matrix_run
 from .delivery import wheel as wheel_build
-from .lock.assess import Assessment, assess
 from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, Refused
+from .lock import lockfile
+from .lock import matrix as matrix_run
+from .lock.assess import Assessment, assess
+from .pages import manifest as manifest_page
+from .pages import report
 from .project import Project
 from .syntax.tree import FolderTree
+from .upstream import registry
 from .upstream.fetch import Upstream, fetch, parse_spec
 
 Result = dict[str, Any]
@@ -60,10 +60,14 @@ def status(project: Project, options: Namespace, result: Result) -> int:
 
 
 def explain(project: Project, options: Namespace, result: Result) -> int:
-    chosen = [patch for patch in project.patches if options.patch in (str(patch.number), patch.name, f"{patch.number:02}")]
+    chosen = [
+        patch for patch in project.patches if options.patch in (str(patch.number), patch.name, f"{patch.number:02}")
+    ]
     if not chosen:
         known = ", ".join(sorted(patch.name for patch in project.patches))
-        raise Refused(f"There is no patch {options.patch!r}", where=str(project.root / "patches"), fix=f"use one of {known}")
+        raise Refused(
+            f"There is no patch {options.patch!r}", where=str(project.root / "patches"), fix=f"use one of {known}"
+        )
     upstream, assessment = _assessed(project, options, result)
     print(report.explain(chosen[0], assessment, FolderTree(upstream.root)))
     return EXIT_ANCHOR if assessment.failures else EXIT_CLEAN

@@ -8,16 +8,17 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from .pages import checklist, report
-from .workspace import journal, rollback, switch as workspace
-from .system import gitrepo
-from .lock.assess import Assessment
-from .system.durable import write_atomic
+from .delivery.validate import Outcome, smoke, validate
 from .errors import EXIT_CLEAN, ValidationFailed
+from .lock.assess import Assessment
+from .pages import checklist, report
 from .patches.patchfile import Patch
 from .project import Project
+from .system import gitrepo
+from .system.durable import write_atomic
 from .upstream.fetch import Upstream
-from .delivery.validate import Outcome, smoke, validate
+from .workspace import journal, rollback
+from .workspace import switch as workspace
 from .workspace.switch import Built, Step
 
 Result = dict[str, Any]

@@ -8,8 +8,8 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
-from .lock import lockfile
 from .errors import Refused
+from .lock import lockfile
 from .patches.patchfile import FileCopy, Patch, load_patches
 from .syntax.tree import MemoryTree
 

@@ -162,7 +162,9 @@ def check_sources(choices: Iterable[Choice], allowed: set[str]) -> None:
     problems = [f"{name}: no wheel for {', '.join(needed[name])}" for name in sorted(needed.keys() - allowed)]
     problems += [f"{name}: listed, but has wheels now or is not locked" for name in sorted(allowed - needed.keys())]
     if problems:
-        advice = "fix: requirements/sdists.txt lists pure-Python ones, requirements/overrides.txt drops what is not needed"
+        advice = (
+            "fix: requirements/sdists.txt lists pure-Python ones, requirements/overrides.txt drops what is not needed"
+        )
         raise SystemExit("packages without wheels:\n  " + "\n  ".join([*problems, advice]))
 
 

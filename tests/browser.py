@@ -12,7 +12,19 @@ from PIL import Image
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Nothing of the user's own browser, and no talk to its maker.
-OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr", "--window-size=1000,2600"]
+OPTIONS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--enable-logging=stderr",
+    "--window-size=1000,2600",
+]
 CONSOLE = re.compile(r':CONSOLE[:(]\d+\)?\] "(.*)", source:')
 
 

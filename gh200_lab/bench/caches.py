@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
-from .peers import in_tmpfs, local_backend
-from .result import Ratio, Result, Series, Settings, in_turn, over
-from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.caches.sites import attach_cache_tier, configure, known_finite
 from simpletuner.gh200.caches.store import CacheStore
 from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.run_log import resident_bytes
+from simpletuner.gh200.settings.cache_options import CacheOptions
+
+from .peers import in_tmpfs, local_backend
+from .result import Ratio, Result, Series, Settings, in_turn, over
 
 CHANNELS = 16
 SIDES = (16, 32, 64, 128, 256)  # bf16 with 16 channels: 8 KB .. 2 MB

@@ -86,4 +86,3 @@ def _write(target: Path, results: dict[str, list[Result]]) -> None:
 
         draw(series, target.with_suffix(".png"))
         print(f"written: {target.with_suffix('.png')}")
-

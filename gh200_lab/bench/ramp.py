@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .result import Ratio, Result, Settings, in_turn
 from simpletuner.gh200.trainer import TrainerHooks
+
+from .result import Ratio, Result, Settings, in_turn
 
 CALLS = 20_000
 

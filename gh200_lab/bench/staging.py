@@ -20,10 +20,11 @@ from functools import partial
 from pathlib import Path
 
 from simpletuner.gh200.datasets.arena import Arena
+from simpletuner.gh200.datasets.options import StagingOptions
+from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
+
 from .peers import TmpfsCopy, in_tmpfs, local_backend, make_files
 from .result import Ratio, Result, Series, Settings, in_turn, over, seconds
-from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
-from simpletuner.gh200.datasets.options import StagingOptions
 
 MANY, FEW = 100_000, 1000
 

@@ -8,11 +8,12 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from . import command as generated_docs
-from simpletuner.gh200.diagnostic.command import REPORT, SCHEMA_VERSION
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding
+from simpletuner.gh200.diagnostic.command import REPORT, SCHEMA_VERSION
 from simpletuner.gh200.diagnostic.facts import Facts
 from simpletuner.gh200.diagnostic.result import STATUSES
+
+from . import command as generated_docs
 
 SCHEMA_FILE = "gh200_diagnostic.schema.json"
 PAGE_FILE = "DIAGNOSTIC.md"

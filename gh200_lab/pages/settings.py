@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from . import command as generated_docs
+from simpletuner.gh200.settings.problems import allowed_values
 from simpletuner.gh200.settings.schema import (
     ENVIRONMENT,
     CacheConfig,
@@ -18,7 +18,8 @@ from simpletuner.gh200.settings.schema import (
     Optimizations,
     TrainingConfig,
 )
-from simpletuner.gh200.settings.problems import allowed_values
+
+from . import command as generated_docs
 
 SCHEMA_FILE = "gh200_config.schema.json"
 PAGE_FILE = "SETTINGS.md"

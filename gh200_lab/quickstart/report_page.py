@@ -81,9 +81,13 @@ def _tiles(run: Run) -> str:
         "seconds in all": f"{run.seconds:.0f}",
         "peak memory": _size(peak),
     }
-    return "<div class='tiles'>" + "".join(
-        f"<div class='tile'><b>{html.escape(value)}</b><span>{name}</span></div>" for name, value in tiles.items()
-    ) + "</div>"
+    return (
+        "<div class='tiles'>"
+        + "".join(
+            f"<div class='tile'><b>{html.escape(value)}</b><span>{name}</span></div>" for name, value in tiles.items()
+        )
+        + "</div>"
+    )
 
 
 def _features(runtime: Record) -> str:
@@ -101,9 +105,7 @@ def _features(runtime: Record) -> str:
 def _measurements(runtime: Record) -> str:
     """What features measured about themselves, under the names they chose."""
     measured = runtime.get("measured", {})
-    return "".join(
-        f"<h2>{html.escape(title)}</h2>{_table(_flat(values))}" for title, values in measured.items()
-    )
+    return "".join(f"<h2>{html.escape(title)}</h2>{_table(_flat(values))}" for title, values in measured.items())
 
 
 def _flat(values: Record, above: str = "") -> list[tuple[str, Any]]:
@@ -114,9 +116,13 @@ def _flat(values: Record, above: str = "") -> list[tuple[str, Any]]:
 
 
 def _table(rows: Any) -> str:
-    return "<table>" + "".join(
-        f"<tr><td>{html.escape(str(name))}</td><td>{html.escape(str(value))}</td></tr>" for name, value in rows
-    ) + "</table>"
+    return (
+        "<table>"
+        + "".join(
+            f"<tr><td>{html.escape(str(name))}</td><td>{html.escape(str(value))}</td></tr>" for name, value in rows
+        )
+        + "</table>"
+    )
 
 
 def _figure(name: str, svg: str) -> str:

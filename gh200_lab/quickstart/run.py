@@ -106,7 +106,9 @@ def _finish(command: list[str], seconds: float, log: Path) -> int:
     run = Run(steps, end, " ".join(command), seconds, _machine(), os.path.relpath(weights))
     page = write_page(run, WORK / "report.html")
     samples = sum(step["effective_batch_size"] for step in steps)
-    print(f"\n{len(steps)} steps, {samples} samples, loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f}, {seconds:.0f} s")
+    print(
+        f"\n{len(steps)} steps, {samples} samples, loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f}, {seconds:.0f} s"
+    )
     for name, reason in (end.get("runtime") or {}).get("unavailable", {}).items():
         print(f"not possible on this machine: {name}: {reason}")
     print(f"weights  {os.path.relpath(weights)}\nreport   {os.path.relpath(page)}")

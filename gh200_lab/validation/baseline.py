@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .. import machine
-from .. import process
+from .. import machine, process
+from ..place import Place, find_place
+from ..scenario import Failed
 from .baseline_compare import WORSE, BadBaseline, Comparison, compare, read_baseline
 from .baseline_load import LoadWatch
 from .baseline_record import diagnostic, make_record, page, versions, warm_up_steps
 from .baseline_store import check_writable, store
-from ..place import Place, find_place
-from ..scenario import Failed
 from .tiny_run import Record, Run, TinyRuns, tiny_runs
 
 ABOUT = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -113,7 +114,7 @@ def _verdict(low: float, high: float) -> str:
 def _segments(times: list[float]) -> list[float]:
     """Logarithms of the median time of each tenth of the run, in order."""
     edges = [len(times) * number // SEGMENTS for number in range(SEGMENTS + 1)]
-    return [math.log(statistics.median(times[low:high])) for low, high in zip(edges, edges[1:], strict=False)]
+    return [math.log(statistics.median(times[low:high])) for low, high in itertools.pairwise(edges)]
 
 
 def _drift(segments: list[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
 import re
@@ -13,10 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .. import machine
-from .. import process
-from .baseline_compare import FORMAT, Comparison
+from .. import machine, process
 from ..place import Place
+from .baseline_compare import FORMAT, Comparison
 from .tiny_run import Run
 
 Record = dict[str, Any]
@@ -33,7 +33,7 @@ def make_record(run: Run, features: str, other_work: float) -> Record:
     """The figures of a run, after its warm-up."""
     moments = [step["time"] for step in run.steps]
     first = warm_up_steps(len(run.steps))
-    seconds = [after - before for before, after in zip(moments, moments[1:], strict=False)][first - 1 :]
+    seconds = [after - before for before, after in itertools.pairwise(moments)][first - 1 :]
     samples = [step["effective_batch_size"] for step in run.steps][first:]
     centiles = statistics.quantiles(seconds, n=100, method="inclusive")
     return {

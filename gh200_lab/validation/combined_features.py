@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from .. import process
-from .audio_run import audio
-from .manual_requests import manual_requests
 from ..place import Place, find_place
 from ..scenario import Failed, Scenario, Skipped, main, parser
+from .audio_run import audio
+from .manual_requests import manual_requests
 from .tiny_run import Run, tiny_runs
 from .upstream_probes import ATTENTION_PROBE, run_probe
 

@@ -16,10 +16,11 @@ Seen = dict[str, Any]
 def memory(_: Path) -> Seen:
     """Hints on ordinary and on held tensors; an arena filled with every dtype and stride a cache has."""
     import torch
-    from simpletuner.gh200.memory import hints as uvm
-    from simpletuner.gh200.caches.blocks import Budget
-    from simpletuner.gh200.memory.driver import load_driver
+
     from simpletuner.gh200.caches.arena import Arena
+    from simpletuner.gh200.caches.blocks import Budget
+    from simpletuner.gh200.memory import hints as uvm
+    from simpletuner.gh200.memory.driver import load_driver
 
     uvm.set_uvm_hint_override(True)
     arena = Arena(Budget(64 << 20), "device", block_size=4 << 20)
@@ -90,6 +91,7 @@ def ramp(_: Path) -> Seen:
     """The fork's schedule and its window opener around a real Accelerator, beside windows cut by hand."""
     import torch
     from accelerate import Accelerator
+
     from simpletuner.gh200 import GH200GradientRamp
     from simpletuner.gh200.ramp.apply import RampControl
 

@@ -25,6 +25,7 @@ def compute(backend: str) -> dict[str, Any]:
     import torch
     from diffusers.models.attention_dispatch import dispatch_attention_fn
     from diffusers.utils import is_xformers_available
+
     from simpletuner.helpers.training.attention_backend import AttentionBackendController, AttentionPhase
 
     if backend == "xformers" and not is_xformers_available():

@@ -21,9 +21,8 @@ def ask(path: Path, moment: int, text: str) -> None:
 
 def start(path: Path) -> Any:
     """A Trainer that upstream's own start-up has connected with the signal file."""
-    from simpletuner.helpers.training.trainer import Trainer
-
     from simpletuner import train
+    from simpletuner.helpers.training.trainer import Trainer
 
     class Unconfigured(Trainer):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -59,9 +59,10 @@ def _tokenizer() -> Any:
 
 def _parts() -> dict[str, Any]:
     from diffusers import AutoencoderDC
+    from transformers import UMT5Config, UMT5EncoderModel
+
     from simpletuner.helpers.models.ace_step.music_dcae.music_vocoder import ADaMoSHiFiGANV1
     from simpletuner.helpers.models.ace_step.transformer import ACEStepTransformer2DModel
-    from transformers import UMT5Config, UMT5EncoderModel
 
     stages = 4
     text = UMT5Config(vocab_size=128, d_model=WIDTH, d_kv=8, d_ff=2 * WIDTH, num_layers=1, num_heads=4)

@@ -76,7 +76,13 @@ def _run(name: str, command: list[str], where: Path, environment: dict[str, str]
     started = time.monotonic()
     said: deque[str] = deque(maxlen=60)
     with subprocess.Popen(
-        command, cwd=where, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        cwd=where,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..syntax.nodes import dump, header_dump
 from ..patches.patchmodel import Edit
 from ..patches.pattern import Found
+from ..syntax.nodes import dump, header_dump
 from ..syntax.source import Source
 
 

@@ -6,12 +6,12 @@ import ast
 import bisect
 import re
 
-from ..syntax.nodes import expressions, same
 from ..patches.patchmodel import Edit
 from ..patches.pattern import Found
+from ..patches.verbs import DISPLAYS, UPSTREAM, elements, expression
+from ..syntax.nodes import expressions, same
 from ..syntax.source import SPACING, Source, Token, line_end
 from ..syntax.splice import CannotPlace, Piece
-from ..patches.verbs import DISPLAYS, UPSTREAM, elements, expression
 
 # Expressions that need no parentheses wherever they stand.
 PRIMARIES = (ast.Call, ast.Attribute, ast.Subscript, ast.Name, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp)

@@ -6,9 +6,9 @@ import ast
 import difflib
 from collections.abc import Iterable, Sequence
 
-from ..syntax.nodes import BLOCK_FIELDS, places
 from ..patches.patchmodel import Edit
 from ..patches.pattern import Found
+from ..syntax.nodes import BLOCK_FIELDS, places
 from ..syntax.source import Source
 from ..syntax.tree import Tree
 

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from .inside import display_of
-from ..syntax.nodes import IGNORED, dump, expressions, own_nodes, places, same
 from ..patches.patchmodel import Edit
 from ..patches.pattern import Found, compile_pattern, matches
-from ..syntax.source import Source
 from ..patches.verbs import UPSTREAM, elements, expression, statements
+from ..syntax.nodes import IGNORED, dump, expressions, own_nodes, places, same
+from ..syntax.source import Source
+from .inside import display_of
 
 INSIDE = -1
 """Index of a mark that belongs to a node itself, not to a gap between statements."""

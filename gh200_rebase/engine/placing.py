@@ -10,13 +10,13 @@ import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .inside import append, base, wrap
-from ..syntax.nodes import FUNCTIONS, Place
 from ..patches.patchmodel import Edit
 from ..patches.pattern import Found
+from ..patches.verbs import statements
+from ..syntax.nodes import FUNCTIONS, Place
 from ..syntax.source import Source, line_end
 from ..syntax.splice import CannotPlace, Piece
-from ..patches.verbs import statements
+from .inside import append, base, wrap
 
 INDENT = re.compile(r"[ \t\f]*")
 STRINGS = frozenset({tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)})

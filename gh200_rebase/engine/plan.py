@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .fingerprint import Fingerprint
 from ..patches.patchmodel import Edit
 from ..syntax.splice import Splice
+from .fingerprint import Fingerprint
 
 
 @dataclass(frozen=True)

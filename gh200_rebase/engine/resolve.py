@@ -6,18 +6,18 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .fingerprint import Fingerprint, fingerprint
-from .inside import display_of
-from .nearest import missing_file, missing_scope, wrong_count
-from ..syntax.nodes import deep_trees
-from .ours import Ours, code_of, take_out
 from ..patches.patchmodel import Edit, Patch
 from ..patches.pattern import Found, compile_pattern, find
-from .placing import PLACERS
-from .plan import EditResult, Hit, Plan
+from ..syntax.nodes import deep_trees
 from ..syntax.source import Source, Unreadable, read_source
 from ..syntax.splice import CannotPlace, Piece, Splice, compose, conflicts
 from ..syntax.tree import Tree
+from .fingerprint import Fingerprint, fingerprint
+from .inside import display_of
+from .nearest import missing_file, missing_scope, wrong_count
+from .ours import Ours, code_of, take_out
+from .placing import PLACERS
+from .plan import EditResult, Hit, Plan
 
 __all__ = ["EditResult", "Fingerprint", "Hit", "Plan", "resolve"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .drift import REVIEW, Drift, find_drift
-from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFound, Refused
-from ..proofs.interfaces import InterfaceResult, check_interfaces
-from ..project import Project
-from ..proofs.prove import Proof, prove
 from ..engine.resolve import Plan, resolve
+from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFound, Refused
+from ..project import Project
+from ..proofs.interfaces import InterfaceResult, check_interfaces
+from ..proofs.prove import Proof, prove
 from ..syntax.tree import Tree
+from .drift import REVIEW, Drift, find_drift
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,11 @@ class Assessment:
         """Every reason the fork cannot be built on this upstream."""
         return (
             *(f"{result.edit.key}: {result.detail}" for result in self.plan.failed),
-            *(f"{proof.edit_key}: proof '{proof.name}' failed: {proof.detail}" for proof in self.proofs if not proof.ok),
+            *(
+                f"{proof.edit_key}: proof '{proof.name}' failed: {proof.detail}"
+                for proof in self.proofs
+                if not proof.ok
+            ),
             *(f"{item.where}: {item.name}: {item.detail}" for item in self.interfaces if not item.ok),
             *(f"{path}: upstream has a file of this name, the overlay would replace it" for path in self.collisions),
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .lockfile import Entry, Lock, observe
 from ..engine.resolve import EditResult
+from .lockfile import Entry, Lock, observe
 
 REVIEW, WARNING, INFO = "review", "warning", "info"
 
@@ -50,9 +51,7 @@ def find_drift(lock: Lock, version: str, results: Sequence[EditResult]) -> tuple
         difference = compare(lock.expected(result.edit.key, version), observe(version, result))
         if difference:
             hit = result.hits[0] if result.hits else None
-            drifts.append(
-                Drift(result.edit.key, *difference, file=result.form.file, line=hit.line if hit else 0)
-            )
+            drifts.append(Drift(result.edit.key, *difference, file=result.form.file, line=hit.line if hit else 0))
     return tuple(drifts)
 
 
@@ -60,7 +59,7 @@ def reviewed_moves(lock: Lock, version: str) -> tuple[str, ...]:
     """What the lock says moved exactly at this release, and a maintainer has accepted."""
     moves = []
     for key, entries in lock.edits.items():
-        for before, after in zip(entries, entries[1:]):
+        for before, after in itertools.pairwise(entries):
             difference = compare(before, after)
             if after.since == version and difference and difference[0] == REVIEW:
                 moves.append(f"{key}: {difference[1]}")

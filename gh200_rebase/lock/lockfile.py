@@ -10,8 +10,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import Refused
 from ..engine.resolve import EditResult
+from ..errors import Refused
 
 FORMAT = 1
 # A page over all releases asks for the same few dozen versions tens of thousands of times.

@@ -14,14 +14,14 @@ from pathlib import Path
 from packaging.version import Version
 from tqdm import tqdm
 
+from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, RebaseError
+from ..pages.report import table
+from ..project import Project
+from ..syntax.tree import MemoryTree
 from ..upstream.archive import read_members
 from .assess import assess
 from .drift import REVIEW, compare, reviewed_moves
-from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, RebaseError
 from .lockfile import Entry, Lock, observe
-from ..project import Project
-from ..pages.report import table
-from ..syntax.tree import MemoryTree
 
 
 @dataclass(frozen=True)

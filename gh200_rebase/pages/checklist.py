@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from ..delivery.validate import Outcome
 from ..lock.assess import Assessment
 from ..lock.lockfile import Lock
-from ..delivery.validate import Outcome
 from ..workspace.switch import Built
 
 # (section, what a person confirms)
@@ -55,7 +55,10 @@ def _filled(facts: Facts) -> list[str]:
     checks = [
         (not plan.failed, f"{len(plan.applied)} edits applied, {len(plan.skipped)} skipped, {len(plan.failed)} failed"),
         (all(proof.ok for proof in proofs), f"{sum(proof.ok for proof in proofs)} of {len(proofs)} proofs hold"),
-        (all(item.ok for item in names), f"{sum(item.ok for item in names)} of {len(names)} upstream interfaces as expected"),
+        (
+            all(item.ok for item in names),
+            f"{sum(item.ok for item in names)} of {len(names)} upstream interfaces as expected",
+        ),
         (not assessment.to_review, f"{len(assessment.to_review)} places drifted and need review"),
         (True, f"{len(built.commits)} commits on {built.pristine[:12]}, tip {built.tip[:12]}"),
         (bool(built.backup) or built.already, f"backup branch {built.backup or '(tree was already there)'}"),
@@ -71,7 +74,10 @@ def _filled(facts: Facts) -> list[str]:
         "## Done by the tool",
         "",
         *(f"- [{'x' if ok else ' '}] {text}" for ok, text in checks),
-        *(f"  - {drift.level}: {drift.edit_key} ({drift.file}:{drift.line}): {drift.what}" for drift in assessment.drift),
+        *(
+            f"  - {drift.level}: {drift.edit_key} ({drift.file}:{drift.line}): {drift.what}"
+            for drift in assessment.drift
+        ),
     ]
 
 

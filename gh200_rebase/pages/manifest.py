@@ -6,11 +6,11 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from . import supported
 from ..errors import Refused
 from ..lock.lockfile import Lock
 from ..patches.patchfile import Edit, Patch
 from ..project import Project
+from . import supported
 
 _INSERTING = ("before", "after", "method")
 

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..errors import Refused
 from ..lock.assess import Assessment
 from ..lock.drift import REVIEW
-from ..errors import Refused
 from ..patches.patchfile import Patch
 from ..syntax.tree import Tree
 
@@ -16,7 +16,7 @@ from ..syntax.tree import Tree
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [[str(value) for value in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in cells]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)).rstrip() for row in cells]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
 

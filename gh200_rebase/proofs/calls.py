@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from .modules import PACKAGE, Definition, Imported, Modules, absolute, bindings, dotted
-from ..syntax.nodes import FUNCTIONS
 from ..patches.patchmodel import Edit
+from ..patches.verbs import elements, expression, statements
+from ..syntax.nodes import FUNCTIONS
+from .modules import PACKAGE, Definition, Imported, Modules, absolute, bindings, dotted
 from .removal import Own
 from .signatures import Signature, call_problem, dataclass_signature, function_signature, method_signature
-from ..patches.verbs import elements, expression, statements
 
 type Names = dict[str, Imported]
 

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .calls import call_problems, callable_signature, import_problems, imported_names
-from .modules import PACKAGE, Definition, Imported, Module, Modules, bindings, dotted, module_name
-from ..syntax.nodes import FUNCTIONS, deep_trees, places
-from ..patches.patchmodel import Expect, Patch
 from ..engine.resolve import Plan, condition_holds, resolve
-from .signatures import call_problem, method_signature, methods, override_problem, signature_of
+from ..patches.patchmodel import Expect, Patch
+from ..syntax.nodes import FUNCTIONS, deep_trees, places
 from ..syntax.source import Source, Unreadable, read_source
 from ..syntax.tree import ChangedTree, Tree
+from .calls import call_problems, callable_signature, import_problems, imported_names
+from .modules import PACKAGE, Definition, Imported, Module, Modules, bindings, dotted, module_name
+from .signatures import call_problem, method_signature, methods, override_problem, signature_of
 
 IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 MAKERS = frozenset({"__init__", "__new__", "__init_subclass__"})

@@ -11,12 +11,12 @@ from functools import cached_property
 
 from pyflakes import checker, messages  # type: ignore[import-untyped]
 
-from .modules import MODULE_ATTRIBUTES, bindings
-from ..syntax.nodes import DEFS, FUNCTIONS, own_nodes, places
 from ..patches.patchmodel import Edit
-from .removal import Own
-from ..syntax.source import Source
 from ..patches.verbs import UPSTREAM, expression
+from ..syntax.nodes import DEFS, FUNCTIONS, own_nodes, places
+from ..syntax.source import Source
+from .modules import MODULE_ATTRIBUTES, bindings
+from .removal import Own
 
 KNOWN = frozenset(dir(builtins)) | MODULE_ATTRIBUTES | {UPSTREAM}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..syntax.nodes import DEFS, IGNORED, dump
 from ..patches.patchmodel import Edit
+from ..patches.verbs import UPSTREAM, elements, expression, statements
+from ..syntax.nodes import DEFS, IGNORED, dump
 from ..syntax.source import Source
 from ..syntax.splice import Inserted
-from ..patches.verbs import UPSTREAM, elements, expression, statements
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,7 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, list) and isinstance(right, list):
         if len(left) != len(right):
             return False
-        for one, other in zip(left, right, strict=True):
-            if not same(one, other):
-                return False
-        return True
+        return all(same(one, other) for one, other in zip(left, right, strict=True))
     return left == right
 
 

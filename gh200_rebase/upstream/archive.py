@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..system.durable import refusing_os_errors, remove_tree
 from ..errors import Refused
+from ..system.durable import refusing_os_errors, remove_tree
 
 MAX_BYTES = 2 * 1024**3
 MAX_MEMBERS = 100_000

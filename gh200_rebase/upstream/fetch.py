@@ -13,11 +13,11 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from ..errors import Refused
+from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
+from ..system.gitrepo import git, text, tip
 from . import pristine
 from .archive import BadArchive, extract
-from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
-from ..errors import Refused
-from ..system.gitrepo import git, text, tip
 
 GRAMMAR = "pypi:VERSION, pypi:latest, git:URL_OR_PATH@REF or path:DIR"
 _SOURCE_HEAD = "refs/source/HEAD"

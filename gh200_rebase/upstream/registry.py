@@ -26,8 +26,8 @@ from pypi_simple import (
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from ..system.durable import write_atomic
 from ..errors import Refused
+from ..system.durable import write_atomic
 
 PROJECT = "simpletuner"
 _TIMEOUT = (10.0, 60.0)

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import journal
 from ..errors import Refused
 from ..system.gitrepo import changes, git, git_path, require_git, text, tip, tree_paths
 from ..upstream.pristine import MARK
+from . import journal
 from .rollback import UNFINISHED_FIX
 
 _BLOCK, _SPARE = 4096, 1 << 20

@@ -6,10 +6,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import journal
-from ..system.durable import lock, refusing_os_errors
 from ..errors import Refused
+from ..system.durable import lock, refusing_os_errors
 from ..system.gitrepo import environment, git, git_path, require_git, update_refs
+from . import journal
 from .journal import FORK_BRANCH, RUN_FILES, UPSTREAM_BRANCH, Run, step
 
 SCRIPT_SOURCE = Path(__file__).with_name("rollback.sh")

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from . import journal
-from ..upstream import pristine
-from ..upstream.archive import name_problem
-from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
 from ..errors import Refused
+from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
 from ..system.gitrepo import (
     Commit,
     File,
@@ -28,20 +25,35 @@ from ..system.gitrepo import (
     update_refs,
     write_commits,
 )
+from ..upstream import pristine
+from ..upstream.archive import name_problem
+from ..upstream.fetch import Upstream
+from . import journal
 from .journal import CHECKLIST, FORK_BRANCH, LOG, PATCH, RUN_FILES, SCRIPT, UPSTREAM_BRANCH, Run, step
 from .preflight import preflight, refuse_full_disk, refuse_overwrites
 from .rollback import SCRIPT_SOURCE, carry_out, carry_out_or_undo
-from ..upstream.fetch import Upstream
 
 _PRISTINE, _BASE = "Gh200-Pristine", "Gh200-Base"
 # Wins over any .gitattributes of upstream: without it a checkout may rewrite line endings, $Id$ or encodings.
 _EXACT = "* -text -filter -ident -working-tree-encoding\n"
 # What operators put into the folder they start from, and what runs leave there; such a tree is still clean.
 _LEFTOVERS = (
-    "/config/your_*", "/datasets/", "/debug.log", "/cache/", "/output/", "/baseline/", "/gh200_diagnostic_report.json",
+    "/config/your_*",
+    "/datasets/",
+    "/debug.log",
+    "/cache/",
+    "/output/",
+    "/baseline/",
+    "/gh200_diagnostic_report.json",
 )
 _EXCLUDED = (
-    *(f"/{name}" for name in RUN_FILES), *_LEFTOVERS, "__pycache__/", "*.py[co]", ".pytest_cache/", "/build/", "/.venv/",
+    *(f"/{name}" for name in RUN_FILES),
+    *_LEFTOVERS,
+    "__pycache__/",
+    "*.py[co]",
+    ".pytest_cache/",
+    "/build/",
+    "/.venv/",
 )
 
 

@@ -38,8 +38,8 @@ class TrainerHooks:
         raise error
 
     def _start_gh200_runtime(self) -> None:
-        from .caches import sites as cache_sites
         from . import run as runtime
+        from .caches import sites as cache_sites
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
         from .settings.sources import read_settings
@@ -64,7 +64,8 @@ class TrainerHooks:
 
     def _prepare_gh200_ramp(self) -> None:
         """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
-        from . import run_log, run as runtime
+        from . import run as runtime
+        from . import run_log
         from .ramp.apply import build_ramp
 
         current = runtime.current()

@@ -40,7 +40,7 @@ def main() -> None:
 
     import torch  # noqa: F401
 
-    import simpletuner.gh200.tensor_arena  # noqa: F401
+    import simpletuner.gh200.caches.arena  # noqa: F401
 
     for line in sys.stdin:
         with tempfile.TemporaryFile() as output:

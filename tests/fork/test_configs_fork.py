@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 def test_the_forks_loader_reads_every_training_config() -> None:
     lists = {"quickstart_datasets.json"}
     folder = tiny.FORK / "config"
-    names = [f"config/{p.name}" for p in sorted(folder.iterdir()) if p.suffix in (".json", ".toml") and p.name not in lists]
+    names = [
+        f"config/{p.name}" for p in sorted(folder.iterdir()) if p.suffix in (".json", ".toml") and p.name not in lists
+    ]
     environment = {**os.environ, "PYTHONPATH": str(tiny.FORK), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", PARSE, json.dumps(names)], cwd=tiny.FORK, env=environment, capture_output=True, text=True

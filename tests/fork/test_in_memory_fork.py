@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import gzip
+import importlib
 import json
 import pickle
 from pathlib import Path

@@ -42,5 +42,7 @@ def test_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
         seen = look(browser, WORK / "report.html", tmp_path)
         assert seen.console == [] and seen.shows("#1f77b4") and seen.shows("#2ca02c")
     weights = WORK / "output" / "pytorch_lora_weights.safetensors"
-    loaded = subprocess.run([sys.executable, "-c", LOADS, str(WORK / "model"), str(weights)], capture_output=True, text=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADS, str(WORK / "model"), str(weights)], capture_output=True, text=True
+    )
     assert loaded.returncode == 0 and "default" in loaded.stdout, loaded.stderr[-2000:]

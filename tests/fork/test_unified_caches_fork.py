@@ -110,7 +110,12 @@ def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_p
     folder.mkdir()
     environment = os.environ | {"PYTHONPATH": str(tiny.FORK), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", COLLATE, folder], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400
+        [sys.executable, "-c", COLLATE, folder],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for name, (plain, unified) in json.loads(done.stdout.splitlines()[-1]).items():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from gh200_rebase.patches.patchfile import Edit, Patch
-from gh200_rebase.proofs.prove import Proof, prove
 from gh200_rebase.engine.resolve import EditResult, Plan, resolve
-from gh200_rebase.syntax.tree import FolderTree, MemoryTree, Tree
+from gh200_rebase.patches.patchfile import Edit, Patch
 from gh200_rebase.patches.verbs import tidy
+from gh200_rebase.proofs.prove import Proof, prove
+from gh200_rebase.syntax.tree import FolderTree, MemoryTree, Tree
 
 FAKE = Path(__file__).resolve().parents[1] / "fake_upstream"
 FILE = "pkg/module.py"

@@ -52,9 +52,9 @@ class Lab:
     def write_lock(self, *releases: str) -> None:
         """What `lock` does, for releases that no registry has."""
         sys.path.insert(0, str(self.root))
+        from gh200_rebase.engine.resolve import resolve
         from gh200_rebase.lock import lockfile
         from gh200_rebase.project import Project
-        from gh200_rebase.engine.resolve import resolve
         from gh200_rebase.syntax.tree import FolderTree
 
         versions = {"v1": "1.0.0", "v2": "2.0.0"}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gh200_rebase.errors import Refused
 from gh200_rebase.upstream import archive
 from gh200_rebase.upstream.archive import extract, read_members
-from gh200_rebase.errors import Refused
 
 
 def entry(name: str, data: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
-from fake_driver import CannotBuild, Machine, build  # noqa: E402
-
-torch = pytest.importorskip("torch")
-from simpletuner.gh200.caches import arena as tensor_arena  # noqa: E402
-from simpletuner.gh200.memory import hints as uvm  # noqa: E402
-from simpletuner.gh200.caches.blocks import ArenaFull, Budget, holdable  # noqa: E402
-from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
-from simpletuner.gh200.memory.limits import Limit  # noqa: E402
-from simpletuner.gh200.caches.arena import Arena  # noqa: E402
+from simpletuner.gh200.caches import arena as tensor_arena
+from simpletuner.gh200.caches.arena import Arena
+from simpletuner.gh200.caches.blocks import ArenaFull, Budget, holdable
+from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory.limits import Limit
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from tests.fake_driver.fake_driver import CannotBuild, Machine, build
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -180,7 +177,9 @@ assert view.eq(5).all()
 
 
 def test_arena_closes_when_the_driver_is_already_gone(machine: Machine) -> None:
-    machine.run(ON_THE_DRIVER + "arena.hold(torch.ones(4)); assert arena.close() == 0", fail="cuMemFree_v2", fail_code=4)
+    machine.run(
+        ON_THE_DRIVER + "arena.hold(torch.ones(4)); assert arena.close() == 0", fail="cuMemFree_v2", fail_code=4
+    )
 
 
 def test_arena_managed_memory_refused_is_a_full_arena(machine: Machine) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 from gh200_lab.validation.baseline_compare import BadBaseline, compare, read_baseline
 from gh200_lab.validation.baseline_load import LoadWatch
 from gh200_lab.validation.baseline_store import store
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
 from gh200_lab.bench.step import Trainer
 
 TRAIN = """

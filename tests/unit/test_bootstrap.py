@@ -17,7 +17,7 @@ def bare_path(tmp_path: Path) -> Path:
     """A PATH with the usual tools and neither Python nor uv."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in "bash cat cp cut dirname grep mkdir mktemp mv rm sort".split():
+    for name in ["bash", "cat", "cp", "cut", "dirname", "grep", "mkdir", "mktemp", "mv", "rm", "sort"]:
         (tools / name).symlink_to(shutil.which(name) or pytest.fail(f"{name} is missing"))
     return tools
 
@@ -29,7 +29,9 @@ def find_python(path: str, home: Path, **extra: str) -> subprocess.CompletedProc
 
 
 def test_finds_a_python_behind_a_failing_shim(bare_path: Path, tmp_path: Path) -> None:
-    shim = program(tmp_path / "shims/python3.13", "#!/bin/bash\necho 'pyenv: python3.13: command not found' >&2; exit 127\n")
+    shim = program(
+        tmp_path / "shims/python3.13", "#!/bin/bash\necho 'pyenv: python3.13: command not found' >&2; exit 127\n"
+    )
     old = program(tmp_path / "shims/python3.12", "#!/bin/bash\necho cpython 3.11.7\n")
     good = tmp_path / "good/python3"
     good.parent.mkdir()
@@ -66,7 +68,10 @@ def test_an_explicit_choice_is_never_replaced(tmp_path: Path) -> None:
 def test_an_old_or_broken_uv_is_passed_over(tmp_path: Path) -> None:
     verdicts = {"uv 0.2.9": 1, "uv 0.13.7 (somewhere)": 0, "uv 1.0.0": 0}
     for version, verdict in verdicts.items():
-        assert bash('gh200_uv_works "$1"', str(program(tmp_path / "uv", f"#!/bin/bash\necho '{version}'\n"))).returncode == verdict
+        assert (
+            bash('gh200_uv_works "$1"', str(program(tmp_path / "uv", f"#!/bin/bash\necho '{version}'\n"))).returncode
+            == verdict
+        )
     assert bash('gh200_uv_works "$1"', str(tmp_path / "missing")).returncode == 1
 
 

@@ -13,7 +13,9 @@ from simpletuner.gh200.settings.sources import read_settings
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 DATASET_LISTS = {"quickstart_datasets.json"}
-TRAINING = [path for path in sorted(CONFIG.iterdir()) if path.suffix in (".json", ".toml") and path.name not in DATASET_LISTS]
+TRAINING = [
+    path for path in sorted(CONFIG.iterdir()) if path.suffix in (".json", ".toml") and path.name not in DATASET_LISTS
+]
 
 pytestmark = pytest.mark.unit
 
@@ -56,6 +58,8 @@ def test_quick_start_without_features_is_the_same_training(path: Path = CONFIG /
     on, off = load(path), load(CONFIG / "quickstart_off.json")
     ours = {"datasets", "cache_config", "gh200_optimizations", "data_backend_config", "gradient_accumulation_steps"}
     assert {key: on[key] for key in on if key not in ours} == {key: off[key] for key in off if key not in ours}
-    entries = [{key: value for key, value in entry.items() if key not in ("type", "in_memory")} for entry in on["datasets"]]
+    entries = [
+        {key: value for key, value in entry.items() if key not in ("type", "in_memory")} for entry in on["datasets"]
+    ]
     plain = json.loads((CONFIG / "quickstart_datasets.json").read_text())
     assert entries == [{key: value for key, value in entry.items() if key != "type"} for entry in plain]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
-from fake_driver import CannotBuild, Machine, build, old_bindings  # noqa: E402
+from tests.fake_driver.fake_driver import CannotBuild, Machine, build, old_bindings
 
 pytestmark = pytest.mark.unit
 MIB = 1 << 20

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
-from fake_driver import ROOT, CannotBuild, Machine, build, old_bindings  # noqa: E402
+from tests.fake_driver.fake_driver import ROOT, CannotBuild, Machine, build, old_bindings
 
 PREAMBLE = """
 from simpletuner.gh200.driver import *
@@ -101,7 +100,9 @@ assert driver.managed_range(pointer, 0) is None
     ],
 )
 def test_driver_unusable_is_said_not_raised(machine: Machine, faults: dict[str, object], words: str) -> None:
-    code = "from simpletuner.gh200.memory.driver import *; d = load_driver(); assert not isinstance(d, Driver); print(d)"
+    code = (
+        "from simpletuner.gh200.memory.driver import *; d = load_driver(); assert not isinstance(d, Driver); print(d)"
+    )
     said = machine.run(code, **faults)
     assert words in said
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from simpletuner.gh200.datasets import rendezvous
-from simpletuner.gh200.memory.numa import cpu_node
+from simpletuner.gh200.datasets.options import StagingOptions
 from simpletuner.gh200.datasets.rendezvous import Run, StagerFailed, meeting_point, share
 from simpletuner.gh200.datasets.staging import stage
-from simpletuner.gh200.datasets.options import StagingOptions
+from simpletuner.gh200.memory.numa import cpu_node
 
 pytestmark = pytest.mark.unit
 

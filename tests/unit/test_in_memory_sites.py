@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simpletuner.gh200.datasets import sites as in_memory_sites
-from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.datasets.sites import dataset_entries, local_backend, rebuild_backend
 from simpletuner.gh200.datasets.options import StagingOptions
+from simpletuner.gh200.datasets.sites import dataset_entries, local_backend, rebuild_backend
+from simpletuner.gh200.errors import GH200Error
 
 pytestmark = pytest.mark.unit
 

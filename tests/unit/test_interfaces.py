@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from engine_lab import FAKE, edit, fake, patch
 
-from gh200_rebase.proofs.interfaces import InterfaceResult, check_interfaces
 from gh200_rebase.patches.patchfile import Expect, load_patches
+from gh200_rebase.proofs.interfaces import InterfaceResult, check_interfaces
 from gh200_rebase.syntax.tree import FolderTree, MemoryTree
 
 UPSTREAM = {

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase.pages import checklist, manifest
-from gh200_rebase.workspace import journal
+from gh200_rebase.errors import Refused
 from gh200_rebase.lock import lockfile
 from gh200_rebase.lock.drift import INFO, REVIEW, WARNING, compare, reviewed_moves
-from gh200_rebase.errors import Refused
 from gh200_rebase.lock.lockfile import Entry, Lock
+from gh200_rebase.pages import checklist, manifest
 from gh200_rebase.project import Project
+from gh200_rebase.workspace import journal
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Entry("1.0", "applied", 0, 1, "c", "a", "n", "s")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from engine_lab import FAKE, FILE, edit, fake, patch, proofs_of
 
+from gh200_rebase.engine.resolve import Plan, resolve
 from gh200_rebase.patches.patchfile import Edit, load_patches
 from gh200_rebase.proofs.prove import PROOFS, prove
-from gh200_rebase.engine.resolve import Plan, resolve
 from gh200_rebase.syntax.splice import compose
 from gh200_rebase.syntax.tree import FolderTree, MemoryTree
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from gh200_lab.quickstart.report_page import Run, read_log, write_page
-
-from tests.browser import find_browser, look  # noqa: E402
+from tests.browser import find_browser, look
 
 STEP = {"kind": "step", "loss": 1.0, "effective_batch_size": 2, "resident_bytes": 2**30, "learning_rate": 1e-3}
 

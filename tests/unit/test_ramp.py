@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpletuner.gh200.ramp.schedule import SHAPES, GH200GradientRamp, RampError
 from simpletuner.gh200.ramp.plot import ramp_from_config
+from simpletuner.gh200.ramp.schedule import SHAPES, GH200GradientRamp, RampError
 
 REPO = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.unit

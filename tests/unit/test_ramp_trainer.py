@@ -13,8 +13,8 @@ import pytest
 from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
 
 from simpletuner.gh200.ramp import apply as ramp_apply
-from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from simpletuner.gh200.ramp.resume import RECORD
+from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 
 pytestmark = pytest.mark.unit
 UP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 8, "batch_rampup_steps": 30}

@@ -53,11 +53,7 @@ def test_second_run_says_already_there_and_changes_nothing(lab: Lab) -> None:
 def test_rollback_gives_the_very_bytes_back(lab: Lab) -> None:
     lab.run("--skip-tests", "--upstream", lab.upstream("v1"))
     lab.run("--rollback", "--yes")
-    pristine = {
-        path: data
-        for path, data in snapshot(FAKE / "v1").items()
-        if "__pycache__" not in path
-    }
+    pristine = {path: data for path, data in snapshot(FAKE / "v1").items() if "__pycache__" not in path}
     assert {path: data for path, (data, _) in snapshot(lab.fork).items()} == {p: d for p, (d, _) in pristine.items()}
     assert lab.git("status", "--porcelain") == ""
 

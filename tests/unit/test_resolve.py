@@ -9,8 +9,8 @@ from engine_lab import FAKE, FILE, applied, edit, fake, only, patch, plan_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gh200_rebase.patches.patchfile import load_patches
 from gh200_rebase.engine.resolve import resolve
+from gh200_rebase.patches.patchfile import load_patches
 from gh200_rebase.syntax.tree import ChangedTree, FolderTree, MemoryTree
 
 AFTER = edit("after", "ours()", "a()")

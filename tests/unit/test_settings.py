@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200 import run as runtime
 from gh200_lab.pages import settings as settings_docs
-from simpletuner.gh200.settings import keys
+from simpletuner.gh200 import run as runtime
+from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.memory.driver import DriverUnavailable
+from simpletuner.gh200.settings import keys
+from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.schema import (
     ENVIRONMENT,
     CacheConfig,
@@ -26,7 +27,6 @@ from simpletuner.gh200.settings.schema import (
     Settings,
     TrainingConfig,
 )
-from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.sources import read_settings
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks

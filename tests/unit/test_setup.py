@@ -47,7 +47,7 @@ def test_makes_the_tool_environment_once(checkout: Checkout) -> None:
 
 
 BREAKAGES = {
-    "no interpreter": 'rm build/tool/bin/python && ln -s /nowhere/python build/tool/bin/python',
+    "no interpreter": "rm build/tool/bin/python && ln -s /nowhere/python build/tool/bin/python",
     "a package is gone": "rm -r build/tool/lib/python3*/site-packages/twig",
     "half made": "rm build/tool/.gh200-stamp build/tool/lib/python3*/site-packages/leaf/__init__.py",
     "a file instead of a folder": "rm -r build/tool && touch build/tool",
@@ -110,7 +110,9 @@ def registry(checkout: Checkout) -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-def test_a_warm_cache_needs_no_network_and_a_cold_one_says_so(checkout: Checkout, registry: ThreadingHTTPServer) -> None:
+def test_a_warm_cache_needs_no_network_and_a_cold_one_says_so(
+    checkout: Checkout, registry: ThreadingHTTPServer
+) -> None:
     index = {"UV_NO_INDEX": "", "UV_FIND_LINKS": "", "UV_DEFAULT_INDEX": f"http://127.0.0.1:{registry.server_port}/"}
     online = Checkout(checkout.root, checkout.environment | index | {"UV_HTTP_RETRIES": "0"})
     online.setup("--tool-only")

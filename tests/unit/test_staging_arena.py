@@ -21,11 +21,11 @@ import pytest
 from simpletuner.gh200.datasets import segment as staging_segment
 from simpletuner.gh200.datasets.arena import Arena, ArenaDamaged, Handle, Row, attach, create_arena, memory_file
 from simpletuner.gh200.datasets.codecs import NAMES
-from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.memory.limits import OverMemoryLimit
-from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
 from simpletuner.gh200.datasets.listing import Kinds, forget_changed, list_dataset
 from simpletuner.gh200.datasets.options import StagingOptions
+from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.memory.limits import OverMemoryLimit
 
 pytestmark = pytest.mark.unit
 LONG = "\u96ea" * 80

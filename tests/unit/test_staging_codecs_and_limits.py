@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from simpletuner.gh200.datasets.codecs import NAMES, CodecUnavailable, load_codec
+from simpletuner.gh200.datasets.options import StagingOptions
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import GB, Limit, memory_limits, over_limit
 from simpletuner.gh200.memory.numa import cpu_node, nodes_without_cpus
-from simpletuner.gh200.datasets.options import StagingOptions
 
 pytestmark = pytest.mark.unit
 TEXT = b"a caption that says the same thing again and again. " * 2000

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-from gh200_lab.bench import caches as bench_caches, peers as bench_peers, result as bench_result
-from simpletuner.gh200.caches import sites as cache_sites
+from gh200_lab.bench import caches as bench_caches
+from gh200_lab.bench import peers as bench_peers
+from gh200_lab.bench import result as bench_result
 from gh200_lab.bench.result import Ratio, Series
+from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.settings.cache_options import CacheOptions
 
 

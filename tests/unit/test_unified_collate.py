@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
-from fake_driver import CannotBuild, Machine, build  # noqa: E402
-
-torch = pytest.importorskip("torch")
-from unified_lab import Cache, FolderBackend, unified  # noqa: E402
-
-from simpletuner.gh200.caches import dirs as cache_dirs, sites as cache_sites  # noqa: E402
-from simpletuner.gh200.memory import hints as uvm  # noqa: E402
-from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.caches import dirs as cache_dirs
+from simpletuner.gh200.caches import sites as cache_sites
+from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from tests.fake_driver.fake_driver import CannotBuild, Machine, build
+from tests.unit.unified_lab import Cache, FolderBackend, unified
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +82,7 @@ def machine(tmp_path: Path) -> Machine:
 ON_THE_DRIVER = f"""
 import sys, torch
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from unified_lab import Cache, FolderBackend, unified
+from tests.unit.unified_lab import Cache, FolderBackend, unified
 from simpletuner.gh200 import cache_sites, uvm
 def load(backend, n, size=40_000):
     torch.save(torch.full((size,), float(n)), f"{{n}}.pt")

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-from unified_lab import Cache, FolderBackend, unified  # noqa: E402
-
-from simpletuner.gh200.caches import sites as cache_sites  # noqa: E402
-from simpletuner.gh200.memory import hints as uvm  # noqa: E402
-from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
-from simpletuner.gh200.caches.tier import UnifiedCacheTier  # noqa: E402
+from simpletuner.gh200.caches import sites as cache_sites
+from simpletuner.gh200.caches.tier import UnifiedCacheTier
+from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from tests.unit.unified_lab import Cache, FolderBackend, unified
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +197,9 @@ def test_unified_override_flipped_during_a_run(tier: Any, backend: FolderBackend
     assert torch.equal(tier.torch_load(path), torch.ones(3))
 
 
-def test_unified_types_a_view_cannot_stand_for_are_read_each_time(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_types_a_view_cannot_stand_for_are_read_each_time(
+    tier: Any, backend: FolderBackend, tmp_path: Path
+) -> None:
     path = saved(tmp_path, {"w": torch.nn.Parameter(torch.ones(2)), "t": torch.ones(2)})
     for _ in range(2):
         assert isinstance(tier.torch_load(path)["w"], torch.nn.Parameter)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase.upstream import registry
 from gh200_rebase.errors import Refused
+from gh200_rebase.upstream import registry
 from gh200_rebase.upstream.fetch import Spec, fetch, parse_spec
 
 ROOT = Path(__file__).parents[2]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake_driver"))
-from fake_driver import CannotBuild, Machine, build  # noqa: E402
-
-torch = pytest.importorskip("torch")
-from simpletuner.gh200.memory import hints as uvm  # noqa: E402
-from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from tests.fake_driver.fake_driver import CannotBuild, Machine, build
 
 PREAMBLE = """
 import torch
@@ -90,7 +87,9 @@ assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "appl
 """,
         ats=1,
     )
-    assert {call["result"] for call in machine.calls("cuMemAdvise_v2") + machine.calls("cuMemPrefetchAsync_v2")} == {"0"}
+    assert {call["result"] for call in machine.calls("cuMemAdvise_v2") + machine.calls("cuMemPrefetchAsync_v2")} == {
+        "0"
+    }
 
 
 def test_uvm_no_concurrent_access_means_plain_ram_and_no_hints(machine: Machine) -> None:

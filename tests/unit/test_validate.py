@@ -6,11 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-from gh200_rebase.pages import checklist  # noqa: E402
-from gh200_rebase.delivery import validate  # noqa: E402
+from gh200_rebase.delivery import validate
+from gh200_rebase.pages import checklist
 
 SCRIPT = """\
 echo "working on $GH200_FORK against $GH200_PRISTINE"

@@ -12,7 +12,6 @@ from textwrap import dedent
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 from gh200_lab.place import Place
 from gh200_lab.scenario import Failed
 from gh200_lab.validation.upstream_cache import claim_numbers
@@ -22,6 +21,8 @@ from gh200_lab.validation.upstream_run import Limits, read_report
 from gh200_lab.validation.upstream_select import all_test_files, files_saying, files_testing, of_one_model
 from gh200_lab.validation.upstream_tests import Plan, compare, losses
 from gh200_lab.validation.upstream_trees import Trees, both_trees, digest, mirror, patched_modules
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.unit
 
@@ -315,11 +316,16 @@ CHOICES: dict[str, list[str]] = {
         "attention-selection",
         "manual-validation-tests",
         "manual-validation-signal",
-    ]
-    + ["audio-tests", "audio-loading"],
+        "audio-tests",
+        "audio-loading",
+    ],
     "--audio": ["audio-tests", "audio-loading"],
-    "--attention --manual-validation": ["attention-tests", "attention-selection", "manual-validation-tests"]
-    + ["manual-validation-signal"],
+    "--attention --manual-validation": [
+        "attention-tests",
+        "attention-selection",
+        "manual-validation-tests",
+        "manual-validation-signal",
+    ],
     "--full --audio": ["upstream-tests", "audio-tests", "audio-loading"],
 }
 

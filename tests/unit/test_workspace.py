@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase.system import durable
-from gh200_rebase.workspace import journal, switch as workspace
 from gh200_rebase.errors import Refused
-from gh200_rebase.workspace.rollback import append_log, resume, rollback
+from gh200_rebase.system import durable
 from gh200_rebase.upstream.fetch import Spec, Upstream, fetch
+from gh200_rebase.workspace import journal
+from gh200_rebase.workspace import switch as workspace
+from gh200_rebase.workspace.rollback import append_log, resume, rollback
 from gh200_rebase.workspace.switch import Built, Step, build
 
 ROOT = Path(__file__).parents[2]
@@ -431,7 +432,7 @@ def test_the_script_alone_asks_and_rolls_back(tmp_path: Path, upstream: Upstream
     after = state_of(place)
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in "git sh sed head dirname rm mv cp grep sort rmdir".split():
+    for name in ["git", "sh", "sed", "head", "dirname", "rm", "mv", "cp", "grep", "sort", "rmdir"]:
         (tools / name).symlink_to(shutil.which(name) or "")
 
     def script(answer: str, *args: str) -> subprocess.CompletedProcess[str]:

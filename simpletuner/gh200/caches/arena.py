@@ -12,10 +12,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..memory import hints as uvm
-from .blocks import ArenaFull, Block, Budget, Slot
 from ..memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from ..memory.limits import memory_limits
 from ..memory.pages import extent
+from .blocks import ArenaFull, Block, Budget, Slot
 
 logger = logging.getLogger("gh200.arena")
 

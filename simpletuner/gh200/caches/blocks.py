@@ -62,7 +62,7 @@ class Block:
 class Slot:
     """One held tensor: its view, the version it had when nothing had written to it, and its twin on the GPU."""
 
-    __slots__ = ("tensor", "version", "finite", "cuda", "cuda_version", "block", "offset", "span")
+    __slots__ = ("block", "cuda", "cuda_version", "finite", "offset", "span", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor, block: Block | None, offset: int, span: int) -> None:
         self.tensor, self.block, self.offset, self.span = tensor, block, offset, span

@@ -8,17 +8,17 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import dirs as cache_dirs
 from ..memory import hints as uvm
-from ..settings.cache_options import CacheOptions
 from ..memory.driver import Driver, Place
+from ..settings.cache_options import CacheOptions
+from . import dirs as cache_dirs
 
 if TYPE_CHECKING:
     import torch
 
+    from .arena import Consumer
     from .blocks import Slot
     from .store import CacheStore
-    from .arena import Consumer
 
 logger = logging.getLogger("gh200.cache")
 

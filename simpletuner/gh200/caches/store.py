@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 
 from ..memory import hints as uvm
-from .blocks import ArenaFull, Budget, Slot, holdable
 from ..memory.driver import CudaError, Driver, load_driver
 from .arena import Arena, ArenaStats, Consumer
+from .blocks import ArenaFull, Budget, Slot, holdable
 
 logger = logging.getLogger("gh200.cache")
 
@@ -42,7 +42,7 @@ class NotHoldable(Exception):
 
 
 class Entry:
-    __slots__ = ("template", "slots", "arena", "generation", "signature")
+    __slots__ = ("arena", "generation", "signature", "slots", "template")
 
     def __init__(
         self, template: Any, slots: tuple[Slot, ...], arena: Arena, generation: int, signature: Signature

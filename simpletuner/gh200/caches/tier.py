@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from ..memory import hints as uvm
-from .store import MISS, CacheStore, file_signature
 from .arena import Consumer
+from .store import MISS, CacheStore, file_signature
 
 _ON_THIS_MACHINE = frozenset({"local", "memory"})
 _WRITING = frozenset("wax+")
@@ -38,7 +38,7 @@ class UnifiedCacheTier:
         delattr(self._gh200_backend, name)
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # noqa: F811
+    def __class__(self) -> type:
         return type(self._gh200_backend)
 
     def __reduce__(self) -> tuple[Any, tuple[Any]]:

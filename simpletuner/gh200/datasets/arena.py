@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from .codecs import load_codec
 from ..errors import GH200Error
+from .codecs import load_codec
 
 _NAME = "simpletuner-gh200"
 _LENGTH = struct.Struct("<Q")

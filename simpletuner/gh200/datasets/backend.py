@@ -12,12 +12,12 @@ from typing import Any
 from simpletuner.helpers.data_backend import local as upstream
 from simpletuner.helpers.training import audio_file_extensions, image_file_extensions, video_file_extensions
 
-from .arena import Arena, Handle, attach
 from ..errors import GH200Error
-from .rendezvous import Run, meeting_point, share
-from .staging import report_files, stage
+from .arena import Arena, Handle, attach
 from .listing import Kinds, forget_changed
 from .options import StagingOptions
+from .rendezvous import Run, meeting_point, share
+from .staging import report_files, stage
 
 logger = logging.getLogger("gh200.in_memory")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .arena import Arena, Row
 from ..errors import GH200Error
+from .arena import Arena, Row
 
 # Upstream keeps these up to date while it runs; a copy would show one rank what another has replaced.
 _REWRITTEN_PREFIX = "aspect_ratio_bucket_"

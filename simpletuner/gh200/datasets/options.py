@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .codecs import NAMES
 from ..errors import GH200Error
+from .codecs import NAMES
 
 _MOST_WORKERS = 72
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .arena import Arena, ArenaDamaged, Handle, attach
 from ..errors import GH200Error
 from ..memory.numa import cpu_node
+from .arena import Arena, ArenaDamaged, Handle, attach
 
 logger = logging.getLogger("gh200.in_memory")
 

@@ -12,11 +12,11 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .arena import Arena, Row, create_arena
-from .codecs import Codec, load_codec
 from ..errors import GH200Error
 from ..memory.limits import GB, Limit, memory_limits, over_limit
 from ..memory.numa import keep_to_cpu_memory
+from .arena import Arena, Row, create_arena
+from .codecs import Codec, load_codec
 from .listing import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
 from .options import StagingOptions
 from .segment import Segment, SourceChanged, estimate_ratio, room_for

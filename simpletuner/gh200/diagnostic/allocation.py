@@ -11,10 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from .device import WORD, Device
-from .result import FAIL, PASS, SKIP, WARN, gb
 from ..memory.driver import CudaError
 from ..memory.pages import PAGE
+from .device import WORD, Device
+from .result import FAIL, PASS, SKIP, WARN, gb
 
 LARGEST_CHUNK = 256 << 20
 SMALLEST_CHUNK = 2 << 20

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
+from ..memory.driver import CudaError
 from .allocation import SMALLEST_CHUNK, Tell
 from .device import Device
 from .result import FAIL, PASS, SKIP, WARN, gb
-from ..memory.driver import CudaError
 
 REPEATS = 5
 LARGEST = 1 << 30

@@ -11,10 +11,12 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..errors import GH200Error
+from ..memory.driver import CudaError, Driver
 from .allocation import Allocation, try_allocation
 from .bandwidth import Bandwidth, measure
 from .checks.table import Finding, run_checks
@@ -27,8 +29,6 @@ from .machine import Machine
 from .print import Progress, print_page, summary
 from .result import FAIL, SKIP, STATUSES
 from .software import read_software
-from ..memory.driver import CudaError, Driver
-from ..errors import GH200Error
 
 SCHEMA_VERSION = 1
 REPORT = "gh200_diagnostic_report.json"
@@ -166,7 +166,7 @@ def report_of(facts: Facts, findings: tuple[Finding, ...], arguments: Sequence[s
     counts = {status: sum(finding.status == status for finding in findings) for status in STATUSES}
     return {
         "schema_version": SCHEMA_VERSION,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "arguments": list(arguments),
         "facts": asdict(facts) | {"memory_mode": facts.memory_mode, "room_bytes": facts.host.room_bytes},
         "checks": [asdict(finding) for finding in findings],
@@ -228,4 +228,3 @@ def _show(options: argparse.Namespace, facts: Facts, findings: tuple[Finding, ..
     except BrokenPipeError:
         # `| head` has seen enough; the report is written, and the exit code still counts.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..datasets.codecs import Codec, load_codec
-from ..errors import GH200Error
-from ..settings.keys import DATASETS_FILE_KEY, plain_key
-from ..memory.limits import GB
-from ..datasets.staging import INDEX_BYTES
 from ..datasets.listing import Kinds, Listing, list_dataset
 from ..datasets.options import StagingOptions
 from ..datasets.segment import estimate_ratio, room_for
+from ..datasets.staging import INDEX_BYTES
+from ..errors import GH200Error
+from ..memory.limits import GB
+from ..settings.keys import DATASETS_FILE_KEY, plain_key
 
 if TYPE_CHECKING:
     from ..settings.schema import Settings

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .machine import Machine, Ran
-from ..memory.driver import DeviceAttribute, Driver
 from ..errors import GH200Error
+from ..memory.driver import DeviceAttribute, Driver
+from .machine import Machine, Ran
 
 SMI_SECONDS = 10.0
 SMI_FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.used")

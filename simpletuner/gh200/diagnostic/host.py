@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .machine import Machine
 from ..memory.limits import Group, Limit, control_groups, memory_limits
 from ..memory.numa import listed, memory_of
+from .machine import Machine
 
 UNLIMITED = -1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import signal
@@ -66,10 +67,8 @@ def run_limited(command: Sequence[str], seconds: float, environ: Mapping[str, st
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     try:
         process.wait(_SECONDS_TO_DIE)
     except subprocess.TimeoutExpired:

@@ -184,9 +184,7 @@ class Driver:
     def range_attribute(self, pointer: int, size: int, attribute: RangeAttribute, device: int) -> int:
         """What the driver remembers about a managed range: a device, -1 for the host, -2 for nothing."""
         with self.on_device(device):
-            value = self.call(
-                "cuMemRangeGetAttribute", 4, self._api.CUmem_range_attribute(attribute), pointer, size
-            )
+            value = self.call("cuMemRangeGetAttribute", 4, self._api.CUmem_range_attribute(attribute), pointer, size)
         return int(value)
 
     def device_attribute(self, attribute: DeviceAttribute, device: int) -> int:

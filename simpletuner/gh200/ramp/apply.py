@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from .schedule import GH200GradientRamp, RampError
+from ..run_log import each_step
 from .counts import CountOverrides, EpochCounts, bind_validation
 from .lr import follow_windows
 from .resume import ResumeWatch
-from ..run_log import each_step
+from .schedule import GH200GradientRamp, RampError
 
 if TYPE_CHECKING:
     from ..settings.schema import Settings

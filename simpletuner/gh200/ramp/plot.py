@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from types import SimpleNamespace
 
-from ..settings.config_file import read_config_file
 from ..errors import GH200Error, stop
+from ..settings.config_file import read_config_file
 from ..settings.keys import plain_key
-from .schedule import GH200GradientRamp, RampError
-from .apply import ramp_from
 from ..settings.sources import read_settings
+from .apply import ramp_from
+from .schedule import GH200GradientRamp, RampError
 
 MOST_POINTS = 5000
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import stop
-from .schedule import RampError
 from .counts import replace
+from .schedule import RampError
 
 if TYPE_CHECKING:
     from .apply import RampControl

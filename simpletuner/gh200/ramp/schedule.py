@@ -222,4 +222,3 @@ class GH200GradientRamp:
             "train_batch_size": self.train_batch_size,
             "num_processes": self.num_processes,
         }
-

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from ..errors import GH200Error
 from .keys import DATASETS_FILE_KEY, plain_key
-from .schema import InMemory
 from .problems import Problem, join_path, problems_of, shown
+from .schema import InMemory
 
 IN_MEMORY = "in_memory"
 INLINE_FILE_NAME = "gh200_datasets.json"

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from .dataset_file import DatasetReader
 from .keys import BLOCK_KEYS, INLINE_KEYS, is_misspelt_block, plain_key
-from .schema import ENVIRONMENT, Block, CacheConfig, Optimizations, Settings
 from .problems import Problem, SettingsError, join_path, nearest, problems_of, shown
+from .schema import ENVIRONMENT, Block, CacheConfig, Optimizations, Settings
 
 AnyBlock = TypeVar("AnyBlock", bound=Block)
 OPTIMIZATIONS = "gh200_optimizations"

@@ -12,10 +12,10 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .config_file import config_path, read_config_file, split_config_flag
 from ..errors import ConfigFileError, stop
-from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, decoded, is_ours, looks_like_json, plain_key
 from ..state import StateHooks
+from .config_file import config_path, read_config_file, split_config_flag
+from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, decoded, is_ours, looks_like_json, plain_key
 
 BUNDLE = "gh200_blocks"
 COMMAND_LINE = "gh200_command_line"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .software import USE_VENV
 from ..config import Config
 from ..facts import Facts
 from ..result import FAIL, PASS, SKIP, WARN, Result, gb
+from .software import USE_VENV
 
 NO_CONFIG = "no --config was given"
 UNREADABLE = "the settings have problems (see config_settings)"

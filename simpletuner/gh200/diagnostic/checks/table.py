@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..facts import Facts
+from ..result import FAIL, WARN, Result
 from . import config as of_config
 from . import gpu as of_gpu
 from . import host as of_host
 from . import software as of_software
-from ..facts import Facts
-from ..result import FAIL, WARN, Result
 
 
 @dataclass(frozen=True)
