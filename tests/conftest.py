@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from gh200_lab.checkout import see_this_checkout
 
 ROOT = Path(__file__).resolve().parents[1]
 FORK = ROOT / "build/fork"
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--fork: {problem}")
     config.stash[FORK_PROBLEM] = problem
     if problem:
-        _use_the_overlay_of_this_checkout()
+        see_this_checkout()
     else:
         _import_the_fork_lightly()
 
@@ -41,13 +41,6 @@ def _fork_problem() -> str:
         return f"there is no fork in build/fork; {FIX}"
     stale = sorted(_overlay_files(ROOT).items() ^ _overlay_files(FORK).items())
     return f"build/fork was made from another overlay ({stale[0][0]} differs); {FIX}" if stale else ""
-
-
-def _use_the_overlay_of_this_checkout() -> None:
-    """Python would import the fork's stale copy: a regular package on the path beats our folder without `__init__.py`."""
-    package = ModuleType("simpletuner")
-    package.__path__ = [str(ROOT / "simpletuner")]
-    sys.modules["simpletuner"] = package
 
 
 def _import_the_fork_lightly() -> None:

@@ -15,9 +15,9 @@ from packaging.version import Version
 from tqdm import tqdm
 
 from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, RebaseError
-from ..pages.report import table
 from ..project import Project
 from ..syntax.tree import MemoryTree
+from ..text import table
 from ..upstream.archive import read_members
 from .assess import assess
 from .drift import REVIEW, compare, reviewed_moves

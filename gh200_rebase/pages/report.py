@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import Refused
@@ -11,14 +11,7 @@ from ..lock.assess import Assessment
 from ..lock.drift import REVIEW
 from ..patches.patchfile import Patch
 from ..syntax.tree import Tree
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    cells = [[str(value) for value in row] for row in (header, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)).rstrip() for row in cells]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+from ..text import table
 
 
 def edits_table(assessment: Assessment) -> str:
