@@ -18,12 +18,14 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.caches.sites import attach_cache_tier, configure, known_finite
+from simpletuner.gh200.caches.sites import attach_cache_tier, known_finite
 from simpletuner.gh200.caches.store import CacheStore
 from simpletuner.gh200.caches.tier import UnifiedCacheTier
+from simpletuner.gh200.run import end
 from simpletuner.gh200.run_log import resident_bytes
 from simpletuner.gh200.settings.cache_options import CacheOptions
 
+from ..memory_run import begin_memory_run
 from .peers import in_tmpfs, local_backend
 from .result import Ratio, Result, Series, Settings, in_turn, over
 
@@ -41,7 +43,7 @@ Load = Callable[[str], Any]
 def measure(settings: Settings) -> Iterator[Result]:
     # Short enough to take more samples than the others in the same time.
     rounds = settings.rounds if settings.quick else settings.rounds * 6
-    configure(OPTIONS)
+    begin_memory_run(OPTIONS)
     gc.disable()
     try:
         with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
@@ -49,7 +51,7 @@ def measure(settings: Settings) -> Iterator[Result]:
         yield from growth([100, 1000] if settings.quick else [1_000, 10_000, 50_000, 200_000], rounds)
     finally:
         gc.enable()
-        configure(CacheOptions())
+        end()
     yield Ratio("memory over payload, entries of 512 KB", (memory_of_a_process("LATENT", 200),), 1.05, at_least=False)
     yield Ratio("memory over payload, entries of 4 KB", (memory_of_a_process("SMALL", 20_000),))
 
@@ -190,7 +192,7 @@ def memory_of(shape: tuple[int, ...], count: int) -> float:
         ctypes.CDLL(None).malloc_trim(0)
         return resident_bytes()
 
-    configure(OPTIONS)
+    begin_memory_run(OPTIONS)
     tier = UnifiedCacheTier(Made(shape), CacheStore(OPTIONS), "device")
     tier.torch_load("first")
     before = resident()

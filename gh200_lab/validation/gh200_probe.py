@@ -38,7 +38,7 @@ def memory(_: Path) -> Seen:
         "strides": [slot.tensor.stride() == tensor.stride() for slot, tensor in zip(slots, tensors, strict=True)],
         "answers": answers,
         "held_bytes": arena.stats().payload_bytes,
-        "counts": uvm.hint_report(),
+        "counts": uvm.current().report(),
     }
     for slot in slots:
         arena.release(slot)

@@ -10,7 +10,7 @@ _EXPORTS = {
     "GH200Error": "errors",
     "GH200GradientRamp": "ramp.schedule",
     "GH200InMemoryBackend": "datasets.backend",
-    "RuntimeConfig": "run",
+    "Run": "run",
     "Settings": "settings.schema",
     "SettingsError": "settings.problems",
     "StateHooks": "state",

@@ -52,15 +52,23 @@ def dataset_entries(entries: list[dict[str, Any]], args: Any) -> list[dict[str, 
 
 
 def local_backend(config: Any, backend: Any) -> Any:
-    from .datasets.sites import local_backend as staged
+    from .datasets.sites import is_in_memory
+
+    if not is_in_memory(config):
+        return backend
+    from .datasets.backend import local_backend as staged
 
     return staged(config, backend)
 
 
 def rebuild_backend(representation: Mapping[str, Any], backend: Any) -> Any:
-    from .datasets.sites import rebuild_backend as attached
+    from .datasets.sites import REPRESENTATION_KEY
 
-    return attached(representation, backend)
+    if REPRESENTATION_KEY not in representation:
+        return backend
+    from .datasets.backend import GH200InMemoryBackend
+
+    return GH200InMemoryBackend.from_instance_representation(dict(representation))
 
 
 def attach_cache_tier(cache: Any, attribute: str, kind: Any) -> None:

@@ -1,13 +1,19 @@
-"""What the fork does in this run: features report here whether they are on, and if not, why."""
+"""The one run of a process: its settings, what is on and why, and the state of its features, from beginning to end."""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any
 
+from .memory.driver import Driver, DriverUnavailable, load_driver
+from .memory.hints import Hints
+from .settings.cache_options import CacheOptions
 from .settings.schema import Settings
 from .state import StateHooks
 
@@ -31,14 +37,39 @@ ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
 )
 
 
-@dataclass
-class RuntimeConfig:
-    """The settings of this run and what became of them."""
+class Run:
+    """One training run of this process: what was asked, what became of it, and whatever its features hold until its end."""
 
-    settings: Settings
-    on: dict[str, str] = field(default_factory=dict)
-    unavailable: dict[str, str] = field(default_factory=dict)
-    measured: dict[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)
+    def __init__(self, settings: Settings, options: CacheOptions) -> None:
+        self.settings, self.options = settings, options
+        self.hints = Hints(options)
+        self.on: dict[str, str] = {}
+        self.unavailable: dict[str, str] = {}
+        self.measured: dict[str, Callable[[], dict[str, Any]]] = {}
+        self._parts: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+        self._ending = ExitStack()
+        self._process = os.getpid()
+
+    def part[Part](self, kind: Callable[[Run], Part]) -> Part:
+        """A feature's own state: made when it is first asked for, the same one until the end of the run."""
+        found: Part | None = self._parts.get(kind)
+        if found is None:
+            with self._lock:
+                if kind not in self._parts:
+                    self._parts[kind] = kind(self)
+                found = self._parts[kind]
+        return found
+
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Called when the run ends, the last one given first."""
+        self._ending.callback(call)
+
+    def end(self) -> None:
+        """Safe to call again; a forked child leaves what is its parent's alone."""
+        if self._process == os.getpid():
+            self._ending.close()
+        self._parts.clear()
 
     def measure(self, title: str, source: Callable[[], dict[str, Any]]) -> None:
         """What a feature counts or has timed; asked for whenever somebody looks."""
@@ -88,41 +119,40 @@ class RuntimeConfig:
         ]
 
 
-def current() -> RuntimeConfig | None:
-    """The runtime config of this process; None when no GH200 setting is present."""
-    return StateHooks._gh200_runtime
+def current() -> Run | None:
+    """The run of this process; None when no GH200 setting is present."""
+    return StateHooks._gh200_run
 
 
-def start(settings: Settings) -> RuntimeConfig:
-    """Makes the settings the ones in force and says what of them this machine can do; logging is the caller's."""
-    runtime = RuntimeConfig(settings)
-    memory = _memory_kind()
+def begin(settings: Settings, options: CacheOptions) -> Run:
+    """Ends the run before it in this process; says what of the settings this machine can do. Logging is the caller's."""
+    end()
+    run = Run(settings, options)
+    driver = load_driver()
+    memory = "managed memory" if isinstance(driver, Driver) else "plain RAM: there is no CUDA driver here"
     for feature in (VAE_CACHE, TEXT_CACHE):
         if ASKED[feature](settings):
-            runtime.report_on(feature, memory)
+            run.report_on(feature, memory)
     if ASKED[HINTS](settings):
-        _report_hints(runtime)
+        if isinstance(driver, DriverUnavailable):
+            run.report_unavailable(HINTS, driver.what)
+        else:
+            run.report_on(HINTS, f"policy {settings.optimizations.uvm_access_pattern}")
     if ASKED[IN_MEMORY](settings):
-        runtime.report_on(IN_MEMORY, ", ".join(settings.in_memory))
-    StateHooks.set_gh200_runtime_config(runtime)
-    return runtime
+        run.report_on(IN_MEMORY, ", ".join(settings.in_memory))
+    StateHooks.set_gh200_runtime_config(run)
+    atexit.register(end)
+    return run
 
 
-def _memory_kind() -> str:
-    from .memory.driver import Driver, load_driver
-
-    return "managed memory" if isinstance(load_driver(), Driver) else "plain RAM: there is no CUDA driver here"
-
-
-def _report_hints(runtime: RuntimeConfig) -> None:
-    from .memory.driver import DriverUnavailable, load_driver
-
-    driver = load_driver()
-    if isinstance(driver, DriverUnavailable):
-        runtime.report_unavailable(HINTS, driver.what)
-    else:
-        runtime.report_on(HINTS, f"policy {runtime.settings.optimizations.uvm_access_pattern}")
+def end() -> None:
+    """Nothing of a run is left in this process: a second Trainer starts as the first one did."""
+    run = current()
+    if run is not None:
+        run.end()
+        atexit.unregister(end)
+    StateHooks.set_gh200_runtime_config(None)
 
 
-def log(runtime: RuntimeConfig) -> None:
-    logger.info("\n".join(runtime.lines()))
+def log(run: Run) -> None:
+    logger.info("\n".join(run.lines()))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .state import StateHooks
+
 VARIABLE = "GH200_RUN_LOG"
 
 
@@ -38,8 +40,6 @@ class RunLog:
 
     def close(self) -> None:
         if not self._file.closed:
-            from .state import StateHooks
-
             self.write("end", runtime=StateHooks.get_gh200_runtime_config(), resident_bytes=resident_bytes())
             self._file.close()
 

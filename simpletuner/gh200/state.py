@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from .run import RuntimeConfig
+    from .run import Run
 
 
 class StateHooks:
@@ -14,7 +14,7 @@ class StateHooks:
 
     _gh200_raw: ClassVar[dict[str, Any]] = {}
     _gh200_origins: ClassVar[dict[str, str]] = {}
-    _gh200_runtime: ClassVar[RuntimeConfig | None] = None
+    _gh200_run: ClassVar[Run | None] = None
 
     @classmethod
     def set_raw_config(cls, raw: Mapping[str, Any] | None, origins: Mapping[str, str] | None = None) -> None:
@@ -30,10 +30,10 @@ class StateHooks:
         return dict(StateHooks._gh200_origins)
 
     @classmethod
-    def set_gh200_runtime_config(cls, runtime: RuntimeConfig | None) -> None:
-        StateHooks._gh200_runtime = runtime
+    def set_gh200_runtime_config(cls, run: Run | None) -> None:
+        StateHooks._gh200_run = run
 
     @classmethod
     def get_gh200_runtime_config(cls) -> dict[str, Any]:
         """What is on, each value with its origin, and what was asked for but is not possible here; empty when off."""
-        return StateHooks._gh200_runtime.snapshot() if StateHooks._gh200_runtime else {}
+        return StateHooks._gh200_run.snapshot() if StateHooks._gh200_run else {}

@@ -38,48 +38,44 @@ class TrainerHooks:
         raise error
 
     def _start_gh200_runtime(self) -> None:
-        from . import run as runtime
+        from . import run
         from .caches import sites as cache_sites
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
         from .settings.sources import read_settings
 
-        StateHooks.set_gh200_runtime_config(None)
+        run.end()
         raw = StateHooks.get_raw_config()
         dataset_file = entries_of_file(getattr(self.config, "data_backend_config", None))
         settings = read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
         if not settings.asked:
-            cache_sites.configure(CacheOptions())
             return
         prefetches = cache_sites.upstream_prefetches(self.config)
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
-        started = runtime.start(settings)
-        cache_sites.configure(options)
-        if options.hints or options.kinds:
-            started.measure("Unified memory", cache_sites.memory_report)
-        runtime.log(started)
+        started = run.begin(settings, options)
+        cache_sites.begin(started)
+        run.log(started)
         if settings.inline_datasets is not None:
             path = write_inline_datasets(settings.inline_datasets, self.config.output_dir)
             self.config.data_backend_config = str(path)
 
     def _prepare_gh200_ramp(self) -> None:
         """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
-        from . import run as runtime
-        from . import run_log
+        from . import run, run_log
         from .ramp.apply import build_ramp
 
-        current = runtime.current()
+        current = run.current()
         try:
-            self.gh200_ramp_scheduler = build_ramp(self, current and current.settings)
+            self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
         except GH200Error as error:
             self._end_gh200(error)
         if current is not None and self.gh200_ramp_scheduler is not None:
-            current.report_on(runtime.RAMP, self.gh200_ramp_scheduler.describe())
+            current.report_on(run.RAMP, self.gh200_ramp_scheduler.describe())
         run_log.follow(self)
 
     def _gh200_first_micro_step(self, step: int) -> int:
         """Training begins: all caches are built, the micro-batch counter starts."""
-        if StateHooks._gh200_runtime is None:
+        if StateHooks._gh200_run is None:
             return step
         from .datasets.sites import caches_built
         from .ramp.apply import first_micro_step
@@ -89,7 +85,7 @@ class TrainerHooks:
 
     def _gh200_begin_micro_batch(self, step: int, batch: Any) -> None:
         """Right before a micro-batch is accumulated."""
-        if StateHooks._gh200_runtime is None:
+        if StateHooks._gh200_run is None:
             return
         from .datasets.sites import epoch_started
         from .memory.hints import optimize_batch_for_gh200

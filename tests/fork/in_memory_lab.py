@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from PIL import Image
 
-from simpletuner.gh200.datasets import sites as in_memory_sites
+from simpletuner.gh200 import hooks
 from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
 from simpletuner.helpers.data_backend.builders.in_memory import InMemoryBackendBuilder
 from simpletuner.helpers.data_backend.local import LocalDataBackend
@@ -111,9 +111,7 @@ def call(backend: LocalDataBackend, root: str, method: str, arguments: tuple[Any
 def serve(backend: Any, root: str, pipe: Any) -> None:
     """A child that rebuilds its backend from the representation, as upstream's conditioning workers do."""
     representation = pickle.loads(pickle.dumps(backend.get_instance_representation()))
-    rebuilt = in_memory_sites.rebuild_backend(
-        representation, LocalDataBackend.from_instance_representation(representation)
-    )
+    rebuilt = hooks.rebuild_backend(representation, LocalDataBackend.from_instance_representation(representation))
     if backend.get_instance_representation().get("gh200_in_memory"):
         assert rebuilt.staged_files == backend.staged_files > 0
     while (order := pipe.recv()) is not None:

@@ -14,6 +14,7 @@ import tiny
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from simpletuner.gh200 import hooks
 from simpletuner.gh200.datasets import sites as in_memory_sites
 from simpletuner.gh200.datasets.codecs import NAMES
 
@@ -54,7 +55,7 @@ def test_the_builder_and_the_factory_site_stage_the_folder(lab: Any, tree: Path)
     )
     assert isinstance(built, lab.GH200InMemoryBackend) and built.options.compression == "zlib"
     in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": "unused"}])
-    wrapped = in_memory_sites.local_backend(lab.Config(tree), lab.LocalDataBackend(Accelerator(), "photos", True))
+    wrapped = hooks.local_backend(lab.Config(tree), lab.LocalDataBackend(Accelerator(), "photos", True))
     assert wrapped.staged_files == built.staged_files > 5
     assert wrapped.type == "local" and wrapped.compress_cache and isinstance(wrapped.accelerator, Accelerator)
 
@@ -63,7 +64,7 @@ def test_reads_come_from_ram_until_the_epoch_check_sees_the_change(
     lab: Any, tree: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
-    backend = in_memory_sites.local_backend(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
+    backend = hooks.local_backend(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
     (tree / "a.txt").write_text("changed behind our back")
     assert backend.read(str(tree / "a.txt")).startswith(b"a red square")
     in_memory_sites.epoch_started()
@@ -109,7 +110,7 @@ def test_memory_is_freed_after_the_caches_only_where_asked_and_unused(
 ) -> None:
     caplog.set_level("INFO")
     in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)} | entry])
-    backend = in_memory_sites.local_backend(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
+    backend = hooks.local_backend(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
     in_memory_sites.caches_built(args)
     assert (backend.staged_files == 0) is freed
     assert "still read" in caplog.text or freed

@@ -55,8 +55,9 @@ import json, sys
 from pathlib import Path
 from types import SimpleNamespace
 import torch
-from simpletuner.gh200 import cache_sites
-from simpletuner.gh200.cache_options import CacheOptions
+from gh200_lab.memory_run import begin_memory_run
+from simpletuner.gh200.caches import sites as cache_sites
+from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.helpers.data_backend.local import LocalDataBackend
 from simpletuner.helpers.training import collate
 from simpletuner.helpers.training.state_tracker import StateTracker
@@ -74,7 +75,7 @@ class Latents:
         return self.cache_data_backend.torch_load(path)
 
 def outcome(unified, paths):
-    cache_sites.configure(CacheOptions(kinds=frozenset({"vae"}), hints=True) if unified else CacheOptions())
+    begin_memory_run(CacheOptions(kinds=frozenset({"vae"}), hints=True) if unified else CacheOptions())
     cache = Latents()
     StateTracker.data_backends = {"d": {"vaecache": cache}}
     StateTracker.get_accelerator = classmethod(lambda cls: SimpleNamespace(device=torch.device("cpu")))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.caches import arena as tensor_arena
 from simpletuner.gh200.caches.arena import Arena
 from simpletuner.gh200.caches.blocks import ArenaFull, Budget, holdable
@@ -32,7 +33,7 @@ SHAPES = {
 @pytest.fixture(autouse=True)
 def _hints_on() -> None:
     uvm.set_uvm_hint_override(None)
-    uvm.use_options(CacheOptions(hints=True))
+    begin_memory_run(CacheOptions(hints=True))
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
@@ -136,11 +137,12 @@ def machine(tmp_path: Path) -> Machine:
 
 ON_THE_DRIVER = """
 import torch
-from simpletuner.gh200 import uvm
-from simpletuner.gh200.arena_blocks import ArenaFull, Budget, CudaBytes
-from simpletuner.gh200.cache_options import CacheOptions
-from simpletuner.gh200.tensor_arena import Arena
-uvm.use_options(CacheOptions(hints=True))
+from gh200_lab.memory_run import begin_memory_run
+from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.caches.blocks import ArenaFull, Budget, CudaBytes
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.caches.arena import Arena
+begin_memory_run(CacheOptions(hints=True))
 arena = Arena(Budget(None), "device", 2 << 20)
 assert arena.managed
 """

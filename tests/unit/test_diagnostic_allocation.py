@@ -25,7 +25,7 @@ DEVICE = """
 from simpletuner.gh200.diagnostic_allocation import *
 from simpletuner.gh200.diagnostic_bandwidth import *
 from simpletuner.gh200.diagnostic_device import Device
-from simpletuner.gh200.driver import load_driver
+from simpletuner.gh200.memory.driver import load_driver
 device = Device(load_driver(), 0)
 quiet = lambda work, share: None
 MIB, PLENTY = 1 << 20, lambda: 1 << 30

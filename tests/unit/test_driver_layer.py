@@ -11,7 +11,7 @@ import pytest
 from tests.fake_driver.fake_driver import ROOT, CannotBuild, Machine, build, old_bindings
 
 PREAMBLE = """
-from simpletuner.gh200.driver import *
+from simpletuner.gh200.memory.driver import *
 driver = load_driver()
 assert isinstance(driver, Driver), driver
 def error_of(call):

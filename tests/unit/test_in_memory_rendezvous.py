@@ -24,9 +24,9 @@ pytestmark = pytest.mark.unit
 RANK = """
 import json, os, sys, time
 from pathlib import Path
-from simpletuner.gh200.rendezvous import share
-from simpletuner.gh200.staging import stage
-from simpletuner.gh200.staging_options import StagingOptions
+from simpletuner.gh200.datasets.rendezvous import share
+from simpletuner.gh200.datasets.staging import stage
+from simpletuner.gh200.datasets.options import StagingOptions
 point, root, delay, failure, patience = sys.argv[1:]
 def fill():
     print("staging", flush=True)

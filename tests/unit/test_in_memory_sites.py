@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from simpletuner.gh200.datasets import sites as in_memory_sites
 from simpletuner.gh200.datasets.options import StagingOptions
-from simpletuner.gh200.datasets.sites import dataset_entries, local_backend, rebuild_backend
+from simpletuner.gh200.datasets.sites import dataset_entries
+from simpletuner.gh200.datasets.staged import staged
 from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.hooks import local_backend, rebuild_backend
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +25,8 @@ def test_an_in_memory_dataset_looks_local_to_upstream() -> None:
     changed = dataset_entries(given)
     assert changed[0] == {"id": "photos", "type": "local", "instance_data_dir": "/data", "repeats": 2}
     assert changed[1] is given[1] and given == before
-    assert in_memory_sites._remembered["photos"][0] == StagingOptions("lz4", 5)
+    known = staged()
+    assert known is not None and known.options["photos"] == StagingOptions("lz4", 5)
 
 
 def test_a_configuration_without_in_memory_datasets_passes_unchanged() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gh200_lab.pages import settings as settings_docs
 from simpletuner.gh200 import run as runtime
-from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.memory.driver import DriverUnavailable
+from simpletuner.gh200.run import end
 from simpletuner.gh200.settings import keys
 from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.schema import (
@@ -373,7 +373,7 @@ def test_runtime_config_tells_what_is_on_and_why_not(
     tmp_path: Any, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     absent = DriverUnavailable("there is no CUDA driver")
-    monkeypatch.setattr("simpletuner.gh200.memory.driver.load_driver", lambda: absent)
+    monkeypatch.setattr("simpletuner.gh200.run.load_driver", lambda: absent)
     StateHooks.set_raw_config(
         {"gh200_optimizations": {"enable_uvm_hints": True}}, {"gh200_optimizations": "config file x.json"}
     )
@@ -397,7 +397,7 @@ def test_trainer_does_nothing_without_a_setting(
 ) -> None:
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    cache_sites.finish()
+    end()
     caplog.clear()
     trainer = _trainer(tmp_path)
     trainer.config.data_backend_config = object()

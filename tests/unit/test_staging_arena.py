@@ -305,7 +305,7 @@ def test_an_arena_that_is_not_what_was_announced(tree: Path) -> None:
 
 CHILD = """
 import json, sys
-from simpletuner.gh200.arena_shared import Handle, attach
+from simpletuner.gh200.datasets.arena import Handle, attach
 arena = attach(Handle.from_dict(json.loads(sys.argv[1])))
 print(sum(len(arena.read(number)) for _, number in arena.names()), flush=True)
 for line in sys.stdin:
@@ -353,8 +353,8 @@ def test_another_process_reads_the_same_memory_and_forgets_for_all(tree: Path) -
 
 STAGER = """
 import json, sys, time
-from simpletuner.gh200.staging import PAGE_CACHE_THREAD, stage
-from simpletuner.gh200.staging_options import StagingOptions
+from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.datasets.options import StagingOptions
 arena = stage("x", sys.argv[1], StagingOptions())
 print(json.dumps(arena.handle().as_dict()), flush=True)
 time.sleep(600)

@@ -15,15 +15,15 @@ from gh200_lab.bench import caches as bench_caches
 from gh200_lab.bench import peers as bench_peers
 from gh200_lab.bench import result as bench_result
 from gh200_lab.bench.result import Ratio, Series
-from simpletuner.gh200.caches import sites as cache_sites
+from gh200_lab.memory_run import begin_memory_run, held
 from simpletuner.gh200.settings.cache_options import CacheOptions
 
 
 @pytest.fixture(autouse=True)
 def _one_run() -> Iterator[None]:
-    cache_sites.configure(bench_caches.OPTIONS)
+    begin_memory_run(bench_caches.OPTIONS)
     yield
-    cache_sites.configure(CacheOptions())
+    begin_memory_run(CacheOptions())
 
 
 def test_bench_spread_is_the_tenth_and_ninetieth_percentile() -> None:
@@ -53,7 +53,7 @@ def test_unified_bench_reads_and_collates_every_way(tmp_path: Path) -> None:
     assert ratios["latent read, 512 KB, times as fast as upstream"].values[0] > 10
     series = next(result for result in results if isinstance(result, Series))
     assert {tuple(costs) for costs in series.peers.values()} == {(32768, 524288)} and len(series.peers) == 4
-    counts = cache_sites.memory_report()["caches"]["counts"]
+    counts = held().report()["caches"]["counts"]
     assert counts == {"admitted": 3 * bench_caches.BATCH}
 
 
@@ -90,5 +90,5 @@ def test_bench_refuses_what_it_does_not_know(wrong: list[str]) -> None:
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"SIMPLETUNER_SKIP_TORCH": "1"}
-    command = [sys.executable, "-m", "simpletuner.gh200.bench", *arguments]
+    command = [sys.executable, "-m", "gh200_lab.bench", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

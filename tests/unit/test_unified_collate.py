@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.caches import dirs as cache_dirs
 from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.fake_driver.fake_driver import CannotBuild, Machine, build
 from tests.unit.unified_lab import Cache, FolderBackend, unified
@@ -24,9 +26,9 @@ from tests.unit.unified_lab import Cache, FolderBackend, unified
 @pytest.fixture(autouse=True)
 def _one_run() -> Iterator[None]:
     uvm.set_uvm_hint_override(None)
-    cache_sites.configure(unified())
+    begin_memory_run(unified())
     yield
-    cache_sites.configure(CacheOptions())
+    begin_memory_run(CacheOptions())
 
 
 def held(folder: Path, value: Any, name: str = "latent.pt") -> Any:
@@ -79,14 +81,16 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(None, tmp_path / "calls.log")
 
 
-ON_THE_DRIVER = f"""
-import sys, torch
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+ON_THE_DRIVER = """
+import torch
+from gh200_lab.memory_run import begin_memory_run, held, store
+from simpletuner.gh200.run import end
 from tests.unit.unified_lab import Cache, FolderBackend, unified
-from simpletuner.gh200 import cache_sites, uvm
+from simpletuner.gh200.caches import sites as cache_sites
+from simpletuner.gh200.memory import hints as uvm
 def load(backend, n, size=40_000):
-    torch.save(torch.full((size,), float(n)), f"{{n}}.pt")
-    return backend.torch_load(f"{{n}}.pt")
+    torch.save(torch.full((size,), float(n)), f"{n}.pt")
+    return backend.torch_load(f"{n}.pt")
 """
 
 
@@ -94,14 +98,14 @@ def test_unified_prefetch_is_on_a_side_stream_and_one_batch_ahead(machine: Machi
     said = machine.run(
         ON_THE_DRIVER
         + """
-cache_sites.configure(unified())
+begin_memory_run(unified())
 backend = Cache(FolderBackend()).cache_data_backend
 for batch in range(3):
     latents = [load(backend, 10 * batch + n) for n in range(2)]
     for latent in latents:
-        cache_sites._prefetch(cache_sites._Run.store.slot_of(latent))
+        cache_sites._prefetch(held(), store().slot_of(latent))
     assert all(cache_sites.known_finite(latent) for latent in latents)
-print(uvm.hint_report()["hints"]["cache_prefetch"])
+print(uvm.current().report()["hints"]["cache_prefetch"])
 """
     )
     assert said.strip() == "{'applied': 6}"
@@ -112,16 +116,16 @@ def test_unified_prefetch_steps_back_while_a_batch_is_still_moving(machine: Mach
     machine.run(
         ON_THE_DRIVER
         + """
-cache_sites.configure(unified())
+begin_memory_run(unified())
 backend = Cache(FolderBackend()).cache_data_backend
 for n in range(3):
-    cache_sites._prefetch(cache_sites._Run.store.slot_of(load(backend, n)))
+    cache_sites._prefetch(held(), store().slot_of(load(backend, n)))
     cache_sites.known_finite(load(backend, n))
-assert uvm.hint_report()["hints"]["cache_prefetch"] == {"stepped_back": 3}
-cache_sites.configure(unified(access_pattern="cpu_first"))
+assert uvm.current().report()["hints"]["cache_prefetch"] == {"stepped_back": 3}
+begin_memory_run(unified(access_pattern="cpu_first"))
 backend = Cache(FolderBackend()).cache_data_backend
-cache_sites._prefetch(cache_sites._Run.store.slot_of(load(backend, 9)))
-assert "cache_prefetch" not in uvm.hint_report()["hints"]
+cache_sites._prefetch(held(), store().slot_of(load(backend, 9)))
+assert "cache_prefetch" not in uvm.current().report()["hints"]
 """,
         events_never_ready=1,
     )
@@ -131,15 +135,15 @@ def test_unified_managed_caches_obey_the_ratio_and_end_in_order(machine: Machine
     machine.run(
         ON_THE_DRIVER
         + """
-cache_sites.configure(unified(oversubscription_ratio=2.0))
+begin_memory_run(unified(oversubscription_ratio=2.0))
 vae, text = (Cache(FolderBackend(kind), kind).cache_data_backend for kind in ("vae", "text"))
 for n in range(8):
     assert load(vae, n, 1 << 16).eq(n).all() and load(text, 100 + n, 1 << 16).eq(100 + n).all()
-report = cache_sites.memory_report()["caches"]
+report = held().report()["caches"]
 assert report["managed"] and report["limit_bytes"] == report["packed_bytes"] == 2 << 20, report
 assert report["counts"] == {"admitted": 8, "refused_full": 8}
-cache_sites.finish()
-cache_sites.finish()
+end()
+end()
 """,
         hbm=1 << 20,
     )
@@ -159,7 +163,7 @@ ENTRIES = [
 
 def test_unified_cache_dir_is_the_parent_where_none_is_set(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    cache_sites.configure(unified(cache_dir="cache/gh200"))
+    begin_memory_run(unified(cache_dir="cache/gh200"))
     given = cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl")
     assert [(entry.get("cache_dir_vae"), entry.get("cache_dir")) for entry in given] == [
         ("cache/gh200/vae/sdxl/photos", None),
@@ -172,31 +176,33 @@ def test_unified_cache_dir_is_the_parent_where_none_is_set(caplog: pytest.LogCap
     assert "cache_dir_vae" not in ENTRIES[0]
     elsewhere = cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl", kinds_set_elsewhere=frozenset({"text"}))
     assert "cache_dir" not in elsewhere[2]
-    cache_sites.configure(CacheOptions(cache_dir="cache/gh200"))
+    begin_memory_run(CacheOptions(cache_dir="cache/gh200"))
     assert cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl") is ENTRIES
 
 
 def test_unified_run_private_folder_is_said_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    cache_sites.configure(unified(cache_dir=str(tmp_path), persistent=False))
+    begin_memory_run(unified(cache_dir=str(tmp_path), persistent=False))
     photos = cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl")[0]
     folder = Path(photos["cache_dir_vae"])
     folder.mkdir(parents=True)
     torch.save(torch.ones(2), folder / "x.pt")
     (private,) = tmp_path.iterdir()
     assert folder.is_relative_to(private) and str(private) in caplog.text and "its files stay" in caplog.text
-    cache_sites.finish()
+    end()
     assert not list(tmp_path.iterdir())
 
 
 def test_unified_run_private_folder_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from simpletuner.gh200 import cache_dirs;"
-        "cache_dirs.private_folder(sys.argv[1]); os.kill(os.getpid(), 9)"
+        "import os, sys; from gh200_lab.memory_run import begin_memory_run;"
+        "from simpletuner.gh200.caches.dirs import PrivateFolder;"
+        "from simpletuner.gh200.settings.cache_options import CacheOptions;"
+        "begin_memory_run(CacheOptions(cache_dir=sys.argv[1])).part(PrivateFolder); os.kill(os.getpid(), 9)"
     )
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", code, tmp_path], env=os.environ | {"PYTHONPATH": str(root)}, check=False)
     (left,) = tmp_path.iterdir()
-    cache_sites.configure(unified(cache_dir=str(tmp_path), persistent=False))
-    mine = cache_dirs.private_folder(str(tmp_path))
+    run = begin_memory_run(unified(cache_dir=str(tmp_path), persistent=False))
+    mine = run.part(cache_dirs.PrivateFolder).path
     assert not left.exists() and mine.exists()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from gh200_lab.memory_run import begin_memory_run, held
 from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.memory import hints as uvm
@@ -23,10 +24,10 @@ from tests.unit.unified_lab import Cache, FolderBackend, unified
 @pytest.fixture(autouse=True)
 def _one_run() -> Iterator[None]:
     uvm.set_uvm_hint_override(None)
-    cache_sites.configure(unified())
+    begin_memory_run(unified())
     yield
     uvm.set_uvm_hint_override(None)
-    cache_sites.configure(CacheOptions())
+    begin_memory_run(CacheOptions())
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def tier(backend: FolderBackend) -> Any:
 
 
 def counts() -> dict[str, int]:
-    return cache_sites.memory_report()["caches"]["counts"]
+    return held().report()["caches"]["counts"]
 
 
 def saved(folder: Path, value: Any, name: str = "entry.pt") -> str:
@@ -50,9 +51,9 @@ def saved(folder: Path, value: Any, name: str = "entry.pt") -> str:
 
 
 def test_unified_off_changes_nothing(backend: FolderBackend, tmp_path: Path) -> None:
-    cache_sites.configure(CacheOptions())
+    begin_memory_run(CacheOptions())
     assert Cache(backend).cache_data_backend is backend
-    cache_sites.configure(CacheOptions(kinds=frozenset({"text"}), hints=True))
+    begin_memory_run(CacheOptions(kinds=frozenset({"text"}), hints=True))
     assert Cache(backend, "vae").cache_data_backend is backend
     assert cache_sites.placed_latent(torch.ones(3)) is None
     assert cache_sites.known_finite(torch.ones(3)) is False
@@ -168,7 +169,7 @@ def test_unified_remote_keys_belong_to_their_backend(tmp_path: Path) -> None:
 def test_unified_limit_keeps_early_entries_and_reads_the_rest(
     backend: FolderBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache_sites.configure(unified(memory_limit=2048))
+    begin_memory_run(unified(memory_limit=2048))
     tier = Cache(backend).cache_data_backend
     paths = [saved(tmp_path, torch.full((256,), float(n)), f"{n}.pt") for n in range(4)]
     for _ in range(3):
@@ -178,12 +179,12 @@ def test_unified_limit_keeps_early_entries_and_reads_the_rest(
 
 
 def test_unified_limit_below_one_entry_holds_nothing(backend: FolderBackend, tmp_path: Path) -> None:
-    cache_sites.configure(unified(memory_limit=100))
+    begin_memory_run(unified(memory_limit=100))
     tier = Cache(backend).cache_data_backend
     path = saved(tmp_path, {"a": torch.ones(4), "b": torch.ones(4)})
     assert tier.torch_load(path)["b"].tolist() == tier.torch_load(path)["a"].tolist()
     assert backend.loads[path] == 2
-    assert cache_sites.memory_report()["caches"]["packed_bytes"] == 0
+    assert held().report()["caches"]["packed_bytes"] == 0
 
 
 def test_unified_override_flipped_during_a_run(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_unified_types_a_view_cannot_stand_for_are_read_each_time(
     for _ in range(2):
         assert isinstance(tier.torch_load(path)["w"], torch.nn.Parameter)
     assert backend.loads[path] == 2 and counts() == {"refused_type": 2}
-    assert cache_sites.memory_report()["caches"]["payload_bytes"] == 0
+    assert held().report()["caches"]["payload_bytes"] == 0
 
 
 class Bomb:

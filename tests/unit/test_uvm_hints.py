@@ -7,19 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.fake_driver.fake_driver import CannotBuild, Machine, build
 
 PREAMBLE = """
 import torch
-from simpletuner.gh200 import uvm
-from simpletuner.gh200.cache_options import CacheOptions
-from simpletuner.gh200.arena_blocks import Budget
-from simpletuner.gh200.driver import *
-from simpletuner.gh200.tensor_arena import Arena
+from gh200_lab.memory_run import begin_memory_run
+from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.caches.blocks import Budget
+from simpletuner.gh200.memory.driver import *
+from simpletuner.gh200.caches.arena import Arena
 def start(**options):
-    uvm.use_options(CacheOptions(hints=True, **options))
+    begin_memory_run(CacheOptions(hints=True, **options))
     return Arena(Budget(None), "device", 8 << 20)
 """
 
@@ -36,7 +38,7 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.fixture(autouse=True)
 def _fresh_state() -> None:
     uvm.set_uvm_hint_override(None)
-    uvm.use_options(CacheOptions())
+    begin_memory_run(CacheOptions())
 
 
 def test_uvm_advice_stays_inside_and_prefetch_covers(machine: Machine) -> None:
@@ -71,7 +73,7 @@ assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "not_
 assert uvm.prefetch_to_device(torch.empty(0)) == "not_managed"
 uvm.set_uvm_hint_override(False)
 assert uvm.prefetch_to_device(plain) == "off"
-print(uvm.hint_report()["hints"])
+print(uvm.current().report()["hints"])
 """
     )
     assert said.strip() == "{'prefer_gpu': {'not_managed': 1}, 'prefetch': {'not_managed': 2, 'off': 1}}"
@@ -134,7 +136,7 @@ def test_uvm_prefetch_refused_is_counted_and_named(machine: Machine) -> None:
         + """
 held = start().hold(torch.randn(100_000)).tensor
 assert [uvm.prefetch_to_device(held) for _ in range(3)] == ["applied", "failed", "failed"]
-report = uvm.hint_report()
+report = uvm.current().report()
 assert report["errors"] == {"CUDA_ERROR_NOT_PERMITTED": 2} and report["device_gone"] is None
 """,
         fail="cuMemPrefetchAsync_v2", fail_code=800, fail_after=1,
@@ -148,7 +150,7 @@ def test_uvm_vanished_gpu_stops_the_hints_not_the_run(machine: Machine) -> None:
 held = start().hold(torch.randn(100_000)).tensor
 assert uvm.prefetch_to_device(held) == "failed"
 assert uvm.prefetch_to_device(held) == uvm.prefer_cpu_residency(held) == "no_driver"
-assert uvm.hint_report()["device_gone"] == "CUDA_ERROR_DEVICE_UNAVAILABLE"
+assert uvm.current().report()["device_gone"] == "CUDA_ERROR_DEVICE_UNAVAILABLE"
 assert held.sum().isfinite()
 """,
         fail="cuMemPrefetchAsync_v2", fail_code=46,
@@ -158,9 +160,9 @@ assert held.sum().isfinite()
 
 @pytest.mark.parametrize("batch", [False, None, {}, []])
 def test_uvm_empty_batches_pass(batch: object) -> None:
-    uvm.use_options(CacheOptions(hints=True))
+    begin_memory_run(CacheOptions(hints=True))
     assert uvm.optimize_batch_for_gh200(batch) is batch
-    assert uvm.hint_report()["steps"] == 0
+    assert uvm.current().report()["steps"] == 0
 
 
 def test_uvm_walk_finds_every_tensor_once() -> None:
@@ -180,7 +182,7 @@ def test_uvm_override_wins_over_the_options_both_ways() -> None:
     assert not uvm.gh200_uvm_enabled()
     uvm.set_uvm_hint_override(True)
     assert uvm.gh200_uvm_enabled()
-    uvm.use_options(CacheOptions(hints=True))
+    begin_memory_run(CacheOptions(hints=True))
     uvm.set_uvm_hint_override(False)
     assert not uvm.gh200_uvm_enabled()
     uvm.set_uvm_hint_override(None)
@@ -188,7 +190,7 @@ def test_uvm_override_wins_over_the_options_both_ways() -> None:
 
 
 def test_uvm_counters_are_logged_every_so_many_steps(caplog: pytest.LogCaptureFixture) -> None:
-    uvm.use_options(CacheOptions(hints=True, log_interval=2))
+    begin_memory_run(CacheOptions(hints=True, log_interval=2))
     with caplog.at_level("DEBUG", logger="gh200"):
         for _ in range(5):
             uvm.optimize_batch_for_gh200({"latents": torch.ones(3)})
@@ -200,8 +202,8 @@ def test_uvm_environment_decides_before_a_run_is_configured(machine: Machine) ->
     ask = """
 import os
 os.environ.update({env!r})
-from simpletuner.gh200 import uvm
-print(uvm.gh200_uvm_enabled(), uvm.options().access_pattern)
+from simpletuner.gh200.memory import hints as uvm
+print(uvm.gh200_uvm_enabled(), uvm.current().options.access_pattern)
 """
     switched = {"SIMPLETUNER_GH200_ENABLE_UVM_HINTS": "1", "GH200_UVM_ACCESS_PATTERN": "balanced"}
     assert machine.run(ask.format(env=switched)).split() == ["True", "balanced"]

@@ -137,7 +137,7 @@ class Arena:
 
     def _advise(self, block: Block) -> None:
         places = {"device": Place(self.device), "host": HOST}
-        for advice, where in BLOCK_ADVICE[uvm.options().access_pattern, self._consumer]:
+        for advice, where in BLOCK_ADVICE[uvm.current().options.access_pattern, self._consumer]:
 
             def call(driver: Driver, advice: Advice = advice, place: Place = places[where]) -> uvm.Outcome:
                 driver.advise(block.pointer, block.size, advice, place)
@@ -158,13 +158,12 @@ class Arena:
             self._payload -= slot.span
 
     def _reclaim(self) -> None:
-        done, waiting = [], []
-        for item in self._retired:
-            (done if all(ref.expired() for ref in item[0]) else waiting).append(item)
-        self._retired = waiting
+        free = [all(ref.expired() for ref in refs) for refs, *_ in self._retired]
+        done = [item for item, gone in zip(self._retired, free, strict=True) if gone]
+        self._retired = [item for item, gone in zip(self._retired, free, strict=True) if not gone]
         if self._driver is not None and any(len(refs) > 1 for refs, *_ in done):
             # A kernel that was queued while its tensor lived may still be reading the place.
-            uvm.attempt("synchronize", lambda driver: driver.synchronize(self.device) or uvm.Outcome.APPLIED)
+            uvm.attempt("synchronize", self._synchronised)
         for _, block, offset, size in done:
             self._free[size].append((block, offset))
             self._budget.give_back(size)
@@ -175,6 +174,10 @@ class Arena:
                 block.cursor = 0
                 for places in self._free.values():
                     places[:] = [place for place in places if place[0] is not block]
+
+    def _synchronised(self, driver: Driver) -> uvm.Outcome:
+        driver.synchronize(self.device)
+        return uvm.Outcome.APPLIED
 
     def stats(self) -> ArenaStats:
         with self._lock:

@@ -11,8 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..memory import hints as uvm
-from ..settings.cache_options import CacheOptions
+from ..run import Run, current
 from ..state import StateHooks
 
 logger = logging.getLogger("gh200.cache")
@@ -32,9 +31,43 @@ DIRECTORY_KEYS: dict[str, tuple[str, str]] = {
 _LOCAL_TYPES = frozenset({"local", "in_memory"})
 
 
-class _Private:
-    folder: Path | None = None
-    mine = False
+class PrivateFolder:
+    """The folder of one run, the same on every rank; removed when the run ends."""
+
+    def __init__(self, run: Run) -> None:
+        parent = run.options.cache_dir
+        self._made_by: int | None = None
+        self.path = Path(self._from_first_rank(parent))
+        run.at_end(self._remove)
+        logger.info(
+            "GH200 caches: persistent_cache is false: cache files go to %s and are removed at the end", self.path
+        )
+
+    def _from_first_rank(self, parent: str | None) -> str:
+        dist = sys.modules.get("torch.distributed")  # not loaded: then there are no other ranks
+        if dist is None or not (dist.is_available() and dist.is_initialized()):
+            return self._make(parent)
+        chosen = [self._make(parent) if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(chosen, src=0)
+        assert chosen[0] is not None
+        return chosen[0]
+
+    def _make(self, parent: str | None) -> str:
+        base = Path(parent).absolute() if parent else Path(tempfile.gettempdir())
+        base.mkdir(parents=True, exist_ok=True)
+        mark = f"gh200-run-{socket.gethostname()}-"
+        for left_over in base.glob(f"{mark}*"):
+            owner = left_over.name.removeprefix(mark).partition("-")[0]
+            if owner.isdigit() and not Path("/proc", owner).exists():
+                logger.info("GH200 caches: removing %s, left by a run that was killed", left_over)
+                shutil.rmtree(left_over, ignore_errors=True)
+        self._made_by = os.getpid()
+        return tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=base)
+
+    def _remove(self) -> None:
+        if self._made_by == os.getpid():
+            shutil.rmtree(self.path, ignore_errors=True)
+            logger.info("GH200 caches: removed %s", self.path)
 
 
 # Keys of the training config that name a folder for a whole kind of cache.
@@ -55,15 +88,16 @@ def with_cache_directories(
 
     The model family is part of the path, as in upstream's own default: latents of one model are wrong for another.
     """
-    options = uvm.options()
-    if not options.kinds or (options.persistent and options.cache_dir is None):
+    run = current()
+    if run is None or not run.options.kinds or (run.options.persistent and run.options.cache_dir is None):
         return entries
-    return [_with_directory(entry, options, model_family, kinds_set_elsewhere) for entry in entries]
+    return [_with_directory(entry, run, model_family, kinds_set_elsewhere) for entry in entries]
 
 
 def _with_directory(
-    entry: dict[str, Any], options: CacheOptions, model_family: str, set_elsewhere: frozenset[str]
+    entry: dict[str, Any], run: Run, model_family: str, set_elsewhere: frozenset[str]
 ) -> dict[str, Any]:
+    options = run.options
     key, kind = DIRECTORY_KEYS.get(entry.get("dataset_type", "image"), ("", ""))
     if kind not in options.kinds:
         return entry
@@ -74,48 +108,5 @@ def _with_directory(
         kept = "" if options.persistent else "; its files stay after the run"
         logger.info("GH200 caches: dataset %s keeps its own cache folder (%s)%s", name, left, kept)
         return entry
-    parent = Path(options.cache_dir) if options.persistent and options.cache_dir else private_folder(options.cache_dir)
+    parent = Path(options.cache_dir) if options.persistent and options.cache_dir else run.part(PrivateFolder).path
     return entry | {key: str(parent / kind / model_family / name)}
-
-
-def private_folder(parent: str | None) -> Path:
-    """The folder of this run, the same on every rank; removed when the run ends."""
-    if _Private.folder is None:
-        _Private.folder = Path(_from_first_rank(parent))
-        logger.info(
-            "GH200 caches: persistent_cache is false: cache files go to %s and are removed at the end", _Private.folder
-        )
-    return _Private.folder
-
-
-def _from_first_rank(parent: str | None) -> str:
-    dist = sys.modules.get("torch.distributed")  # not loaded: then there are no other ranks
-    if dist is None or not (dist.is_available() and dist.is_initialized()):
-        return _make_folder(parent)
-    chosen = [_make_folder(parent) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(chosen, src=0)
-    assert chosen[0] is not None
-    return chosen[0]
-
-
-def _make_folder(parent: str | None) -> str:
-    base = Path(parent).absolute() if parent else Path(tempfile.gettempdir())
-    base.mkdir(parents=True, exist_ok=True)
-    mark = f"gh200-run-{socket.gethostname()}-"
-    for left_over in base.glob(f"{mark}*"):
-        owner = left_over.name.removeprefix(mark).partition("-")[0]
-        if owner.isdigit() and not Path("/proc", owner).exists():
-            logger.info("GH200 caches: removing %s, left by a run that was killed", left_over)
-            shutil.rmtree(left_over, ignore_errors=True)
-    _Private.mine = True
-    return tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=base)
-
-
-def remove_private_folder() -> None:
-    folder, _Private.folder = _Private.folder, None
-    if folder is None or not _Private.mine:
-        return
-    _Private.mine = False
-    if folder.name.split("-")[-2] == str(os.getpid()):  # a forked child must not remove its parent's files
-        shutil.rmtree(folder, ignore_errors=True)
-        logger.info("GH200 caches: removed %s", folder)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
 
 from ..memory import hints as uvm
 from ..memory.driver import Driver, Place
-from ..settings.cache_options import CacheOptions
-from . import dirs as cache_dirs
-
-if TYPE_CHECKING:
-    import torch
-
-    from .arena import Consumer
-    from .blocks import Slot
-    from .store import CacheStore
+from ..memory.pinning import pinning_impossible
+from ..run import Run, current
+from .arena import Consumer
+from .blocks import Slot
+from .store import CacheStore
+from .tier import UnifiedCacheTier
 
 logger = logging.getLogger("gh200.cache")
 
@@ -64,31 +62,56 @@ class NextBatch:
         self._collecting = False
 
 
-class _Run:
-    """The unified-memory state of the current training run."""
+class HeldCaches:
+    """The unified-memory caches of one run."""
 
-    store: CacheStore | None = None
-    next_batch = NextBatch()
-    begun = False
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.store: CacheStore | None = None
+        self.next_batch = NextBatch()
+        run.at_end(self._close)
+        run.at_end(self._summarise)
+
+    def opened(self) -> CacheStore:
+        if self.store is None:
+            self.store = CacheStore(self.run.options)
+        return self.store
+
+    def report(self) -> dict[str, Any]:
+        """Counters and sizes for the runtime config, and what this is not."""
+        caches = self.store.report() if self.store is not None else {}
+        return self.run.hints.report() | {"caches": caches, "note": LIMITS_OF_THIS}
+
+    def _summarise(self) -> None:
+        report = self.report()
+        parts = (report["hints"], report["errors"], report["caches"])
+        logger.info("GH200 memory summary: hints %s, errors %s, caches %s", *parts)
+
+    def _close(self) -> None:
+        if self.store is not None:
+            self.store.close()
 
 
-def configure(options: CacheOptions) -> None:
-    """Begin a run with these options; ends the one before it in this process."""
-    finish()
-    uvm.use_options(options)
-    _Run.begun = options.hints or bool(options.kinds)
-    if _Run.begun:
-        atexit.unregister(finish)
-        atexit.register(finish)
+def begin(run: Run) -> None:
+    """The memory part of a run that has one: reported while it lasts, freed when it ends."""
+    if run.options.hints or run.options.kinds:
+        run.measure("Unified memory", run.part(HeldCaches).report)
+
+
+def _in_use() -> HeldCaches | None:
+    """Where caches are held and act now."""
+    run = current()
+    if run is None or not run.hints.enabled:
+        return None
+    held = run.part(HeldCaches)
+    return held if held.store is not None else None
 
 
 def attach_cache_tier(cache: Any, attribute: str, kind: CacheKind) -> None:
     """Put the tier in the place of the data backend a cache reads and writes through; nothing where it is off."""
-    if kind not in uvm.options().kinds:
+    run = current()
+    if run is None or kind not in run.options.kinds:
         return
-    from .store import CacheStore
-    from .tier import UnifiedCacheTier
-
     backend = getattr(cache, attribute)
     if backend is None or type(backend) is UnifiedCacheTier:
         return
@@ -100,14 +123,10 @@ def attach_cache_tier(cache: Any, attribute: str, kind: CacheKind) -> None:
             UNSAFE_LOADING,
         )
         return
-    if _Run.store is None:
-        _Run.store = CacheStore(uvm.options())
-    setattr(cache, attribute, UnifiedCacheTier(backend, _Run.store, CONSUMERS[kind]))
+    setattr(cache, attribute, UnifiedCacheTier(backend, run.part(HeldCaches).opened(), CONSUMERS[kind]))
 
 
 def _loads_weights_only() -> bool:
-    import torch
-
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     return release >= (2, 6) and os.environ.get(UNSAFE_LOADING, "0").lower() not in ("1", "y", "yes", "true")
 
@@ -119,27 +138,21 @@ def upstream_prefetches(args: Any) -> bool:
 
 def placed_latent(latent: Any) -> Any | None:
     """What collate should use instead of a pinned copy of a held latent; None where upstream's way is right."""
-    import torch
-
-    store = _Run.store
-    if store is None or not uvm.gh200_uvm_enabled():
-        return None
+    held = _in_use()
     tensor = latent.get("latents") if isinstance(latent, dict) else latent
-    slot = store.slot_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    if held is None or held.store is None or not isinstance(tensor, torch.Tensor):
+        return None
+    slot = held.store.slot_of(tensor)
     if slot is None or tensor.shape != slot.tensor.shape:
         return None
-    placed = _placed(slot, tensor)
+    placed = _placed(held, slot, tensor)
     return {**latent, "latents": placed} if isinstance(latent, dict) else placed
 
 
-def _placed(slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    from ..memory.pinning import pinning_impossible
-
+def _placed(held: HeldCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     if slot.managed and torch.cuda.is_available():
         _is_finite(slot)  # now, while the pages are still on the CPU
-        _prefetch(slot)
+        _prefetch(held, slot)
         return slot.cuda_view().detach()
     if pinning_impossible(torch.backends.mps.is_available()):
         return tensor
@@ -149,50 +162,29 @@ def _placed(slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     return pinned
 
 
-def _prefetch(slot: Slot) -> None:
-    options = uvm.options()
+def _prefetch(held: HeldCaches, slot: Slot) -> None:
+    options = held.run.options
     if options.prefetch and options.access_pattern != "cpu_first":
-        _Run.next_batch.move(slot)
+        held.next_batch.move(slot)
 
 
 def known_finite(tensor: torch.Tensor) -> bool:
     """True for a held latent that was found free of NaN and Inf and has not been written to since."""
-    store = _Run.store
-    if store is None or not uvm.gh200_uvm_enabled():
+    held = _in_use()
+    if held is None or held.store is None:
         return False
-    _Run.next_batch.collected()
-    mark = getattr(tensor, "_gh200_finite", None)
+    held.next_batch.collected()
+    mark: int | None = getattr(tensor, "_gh200_finite", None)
     if mark is not None:
         return mark == tensor._version
-    slot = store.slot_of(tensor)
+    slot = held.store.slot_of(tensor)
     return slot is not None and _is_finite(slot)
 
 
 def _is_finite(slot: Slot) -> bool:
-    import torch
-
     if slot.finite is None:
         try:
             slot.finite = not bool(torch.isnan(slot.tensor).any() or torch.isinf(slot.tensor).any())
         except NotImplementedError:
             slot.finite = False  # upstream's own check then speaks for itself
     return slot.finite
-
-
-def memory_report() -> dict[str, Any]:
-    """Counters and sizes for the runtime config, and what this is not."""
-    caches = _Run.store.report() if _Run.store is not None else {}
-    return uvm.hint_report() | {"caches": caches, "note": LIMITS_OF_THIS}
-
-
-def finish() -> None:
-    """End the run: say what was done, free the arenas in order, remove a run-private folder. Safe to call again."""
-    if _Run.begun:
-        _Run.begun = False
-        report = memory_report()
-        parts = (report["hints"], report["errors"], report["caches"])
-        logger.info("GH200 memory summary: hints %s, errors %s, caches %s", *parts)
-    if _Run.store is not None:
-        _Run.store.close()
-    _Run.store, _Run.next_batch = None, NextBatch()
-    cache_dirs.remove_private_folder()

@@ -15,6 +15,7 @@ import torch
 
 from ..memory import hints as uvm
 from ..memory.driver import CudaError, Driver, load_driver
+from ..settings.cache_options import CacheOptions
 from .arena import Arena, ArenaStats, Consumer
 from .blocks import ArenaFull, Budget, Slot, holdable
 
@@ -59,7 +60,7 @@ def file_signature(path: str) -> Signature:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def byte_limit(options: uvm.CacheOptions) -> int | None:
+def byte_limit(options: CacheOptions) -> int | None:
     """The configured limit, or the oversubscription ratio times the GPU's memory, whichever is smaller."""
     bounds = [] if options.memory_limit is None else [options.memory_limit]
     driver = load_driver()
@@ -74,7 +75,7 @@ def byte_limit(options: uvm.CacheOptions) -> int | None:
 class CacheStore:
     """All unified-memory entries of this process, by file; caches that share a directory share entries."""
 
-    def __init__(self, options: uvm.CacheOptions) -> None:
+    def __init__(self, options: CacheOptions) -> None:
         self._budget = Budget(byte_limit(options))
         self._arenas: dict[Consumer, Arena] = {}
         self._entries: dict[str, Entry] = {}
@@ -183,7 +184,9 @@ class CacheStore:
         with self._lock:
             self.changes += 1
             entry = self._entries.pop(key, None)
-            for slot in entry.slots if entry else ():
+            if entry is None:
+                return
+            for slot in entry.slots:
                 self._by_pointer.pop(slot.tensor.data_ptr(), None)
                 entry.arena.release(slot)
 
@@ -200,8 +203,9 @@ class CacheStore:
     def slot_of(self, tensor: torch.Tensor) -> Slot | None:
         """The held tensor this one is a view of, on either device; managed pointers are the same on both."""
         slot = self._by_pointer.get(tensor.data_ptr())
-        same = slot is not None and tensor.dtype == slot.tensor.dtype and tensor.numel() <= slot.tensor.numel()
-        return slot if same and not slot.written_to else None
+        if slot is None or tensor.dtype != slot.tensor.dtype or tensor.numel() > slot.tensor.numel():
+            return None
+        return None if slot.written_to else slot
 
     def _count(self, what: str) -> None:
         with self._lock:

@@ -51,7 +51,7 @@ class UnifiedCacheTier:
         return f"<unified-memory tier of {self._gh200_backend!r}>"
 
     def _gh200_key(self, path: Any) -> str:
-        text = os.fspath(path)
+        text: str = os.fspath(path)
         return self._gh200_prefix + text if self._gh200_prefix else os.path.abspath(text)
 
     def _gh200_changed(self, *paths: Any) -> None:

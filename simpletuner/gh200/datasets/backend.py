@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import weakref
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
@@ -17,18 +17,17 @@ from .arena import Arena, Handle, attach
 from .listing import Kinds, forget_changed
 from .options import StagingOptions
 from .rendezvous import Run, meeting_point, share
+from .sites import REPRESENTATION_KEY
+from .staged import staged
 from .staging import report_files, stage
 
 logger = logging.getLogger("gh200.in_memory")
 
-REPRESENTATION_KEY = "gh200_in_memory"
 _OPENED_BY_PATH = frozenset(audio_file_extensions) | frozenset(video_file_extensions)
 _KINDS = Kinds(images=frozenset(image_file_extensions) - _OPENED_BY_PATH, by_path=_OPENED_BY_PATH)
 
-live_backends: weakref.WeakSet[GH200InMemoryBackend] = weakref.WeakSet()
 
-
-class GH200InMemoryBackend(upstream.LocalDataBackend):
+class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
     """Cannot be told from `local` by what it returns or raises; what is not in RAM is read by upstream's own code."""
 
     def __init__(
@@ -44,7 +43,11 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
         self._arena: Arena | None = None
         if instance_data_dir is not None:
             self._arena = self._staged_or_attached(os.path.abspath(instance_data_dir))
-        live_backends.add(self)
+        self._join_the_run()
+
+    def _join_the_run(self) -> None:
+        if (known := staged()) is not None:
+            known.backends.add(self)
 
     def _staged_or_attached(self, root: str) -> Arena | None:
         run = Run.from_environment()
@@ -57,7 +60,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
         return share(meeting_point(run, self.id, root), fill, self._report_changes, run.patience)
 
     def get_instance_representation(self) -> dict[str, Any]:
-        representation = super().get_instance_representation()
+        representation: dict[str, Any] = super().get_instance_representation()
         if self._arena is not None:
             representation[REPRESENTATION_KEY] = self._arena.handle().as_dict()
         return representation
@@ -77,7 +80,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
     def __setstate__(self, state: dict[str, Any]) -> None:
         handle = state.pop(REPRESENTATION_KEY, None)
         self.__dict__.update(state)
-        live_backends.add(self)
+        self._join_the_run()
         if handle is not None:
             self._attach(handle)
 
@@ -97,7 +100,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
     def read(self, filepath: Any, as_byteIO: bool = False) -> Any:
         arena = self._arena
         number = None if arena is None else arena.find(_listed(filepath))
-        if number is None:
+        if arena is None or number is None:
             return super().read(filepath, as_byteIO)
         data = arena.read(number)
         return BytesIO(data) if as_byteIO else data
@@ -176,6 +179,25 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):
     @property
     def staged_files(self) -> int:
         return self._arena.files if self._arena is not None else 0
+
+
+def local_backend(config: Any, backend: Any) -> Any:
+    """The staged backend in the place of the local one upstream has just made."""
+    known = staged()
+    assert known is not None
+    name = str(config.id)
+    return staged_backend(config, backend, known.options[name], known.entries[name])
+
+
+def staged_backend(config: Any, backend: Any, options: object, entry: Mapping[str, Any]) -> GH200InMemoryBackend:
+    folder = getattr(config, "instance_data_dir", "") or entry.get("instance_data_dir", "")
+    return GH200InMemoryBackend(
+        accelerator=backend.accelerator,
+        id=backend.id,
+        compress_cache=backend.compress_cache,
+        instance_data_dir=str(folder).strip(),
+        options=options,
+    )
 
 
 def _listed(filepath: Any) -> str:

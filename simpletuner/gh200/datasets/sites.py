@@ -8,23 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import GH200Error
+from ..settings.dataset_file import DatasetReader
+from ..settings.problems import SettingsError
 from .options import StagingOptions
+from .staged import staged, staged_for_use
 
 logger = logging.getLogger("gh200.in_memory")
 
 IN_MEMORY = "in_memory"
+REPRESENTATION_KEY = "gh200_in_memory"
 # Caches of upstream's: written by the run, so nothing of them could be staged.
 _CACHE_TYPES = frozenset({"text_embeds", "image_embeds", "conditioning_image_embeds", "distillation_cache"})
-
-_remembered: dict[str, tuple[StagingOptions, dict[str, Any]]] = {}
 
 
 def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Presents in-memory datasets as local ones, as upstream compares types in thirty places; keeps their options."""
-    from ..settings.dataset_file import DatasetReader
-    from ..settings.problems import SettingsError
-
-    _remembered.clear()
+    if (known := staged()) is not None:
+        known.forget()
     if not isinstance(entries, list):
         return entries
     _refuse_unusable(entries)
@@ -35,7 +35,7 @@ def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for entry in entries:
         if isinstance(entry, Mapping) and entry.get("type") == IN_MEMORY:
             name = str(entry.get("id", ""))
-            _remembered[name] = (StagingOptions.of(reader.in_memory[name]), dict(entry))
+            staged_for_use().remember(name, StagingOptions.of(reader.in_memory[name]), dict(entry))
             entry = {key: value for key, value in entry.items() if key != IN_MEMORY} | {"type": "local"}
         changed.append(entry)
     return changed
@@ -59,39 +59,16 @@ def _refuse_unusable(entries: Sequence[object]) -> None:
         )
 
 
-def local_backend(config: Any, backend: Any) -> Any:
-    """The local backend upstream has just made, or the staged one in its place."""
-    if str(config.id) not in _remembered:
-        return backend
-    options, entry = _remembered[str(config.id)]
-    return staged_backend(config, backend, options, entry)
-
-
-def staged_backend(config: Any, backend: Any, options: object, entry: Mapping[str, Any]) -> Any:
-    from .backend import GH200InMemoryBackend
-
-    folder = getattr(config, "instance_data_dir", "") or entry.get("instance_data_dir", "")
-    return GH200InMemoryBackend(
-        accelerator=backend.accelerator,
-        id=backend.id,
-        compress_cache=backend.compress_cache,
-        instance_data_dir=str(folder).strip(),
-        options=options,
-    )
-
-
-def rebuild_backend(representation: Mapping[str, Any], backend: Any) -> Any:
-    """A backend made anew in a child process: attached to the parent's memory where the parent had any."""
-    if "gh200_in_memory" not in representation:
-        return backend
-    from .backend import GH200InMemoryBackend
-
-    return GH200InMemoryBackend.from_instance_representation(dict(representation))
+def is_in_memory(config: Any) -> bool:
+    """Whether the local dataset upstream is about to build was configured to be held in RAM."""
+    known = staged()
+    return known is not None and str(config.id) in known.options
 
 
 def epoch_started() -> None:
     """Looks for files that were changed behind the run's back."""
-    for backend in _live():
+    known = staged()
+    for backend in known.live() if known else ():
         backend.check_files()
 
 
@@ -118,8 +95,9 @@ _STILL_READ: Sequence[tuple[str, Callable[[Mapping[str, Any], Mapping[str, Any]]
 def caches_built(args: Any) -> None:
     """Says what is still read from each dataset in RAM, and frees those that asked for it and are not read any more."""
     given = args if isinstance(args, Mapping) else vars(args)
-    for backend in _live():
-        _, entry = _remembered.get(str(backend.id), (None, {}))
+    known = staged()
+    for backend in known.live() if known else ():
+        entry = known.entries.get(str(backend.id), {}) if known else {}
         reasons = [reason for reason, holds in _STILL_READ if holds(entry, given)]
         if reasons:
             logger.info("(id=%s) Stays in RAM, its files are still read: %s.", backend.id, "; ".join(reasons))
@@ -132,11 +110,3 @@ def caches_built(args: Any) -> None:
                 "in_memory.release_after_cache would free the RAM.",
                 backend.id,
             )
-
-
-def _live() -> list[Any]:
-    if not _remembered:
-        return []
-    from .backend import live_backends
-
-    return [backend for backend in live_backends if backend.staged_files]

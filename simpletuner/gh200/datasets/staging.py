@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ..errors import GH200Error
 from ..memory.limits import GB, Limit, memory_limits, over_limit
 from ..memory.numa import keep_to_cpu_memory
+from ..run import current
 from .arena import Arena, Row, create_arena
 from .codecs import Codec, load_codec
 from .listing import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
@@ -188,12 +189,10 @@ def _report(job: Job, seconds: float) -> None:
         "Page cache kept whole: audio and video; start of the file: images; dropped: all other files.",
         *(job.dataset, len(rows), size / GB, stored / GB, size / stored if stored else 1.0, seconds),
     )
-    from .. import run as runtime
-
-    current = runtime.current()
-    if current is not None:
+    run = current()
+    if run is not None:
         told = {"files": len(rows), "bytes": size, "bytes in RAM": stored, "seconds": round(seconds, 3)}
-        current.measure(f"Staged into RAM: {job.dataset}", lambda: told)
+        run.measure(f"Staged into RAM: {job.dataset}", lambda: told)
     if job.left_out:
         left = sum(job.listing.files[number].size for number in job.left_out)
         logger.warning(

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..settings.cache_options import CacheOptions
+from ..settings.sources import read_settings
+from ..state import StateHooks
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, ManagedRange, Place, load_driver
 from .pages import covering_pages, extent, whole_pages
 
@@ -34,54 +36,76 @@ class Outcome(StrEnum):
     OFF = "off"
 
 
-class _State:
-    """The switches and counters of this process."""
+class Hints:
+    """The memory switches and counters of one run."""
 
-    def __init__(self) -> None:
+    # Outlives the run: it is the caller's word for this process.
+    override: ClassVar[bool | None] = None
+
+    def __init__(self, options: CacheOptions) -> None:
+        self.options = options
         self.lock = threading.Lock()
-        self.options: CacheOptions | None = None
-        self.override: bool | None = None
         self.counts: Counter[tuple[str, Outcome]] = Counter()
         self.errors: Counter[str] = Counter()
         self.gone: str | None = None
         self.steps = 0
 
+    @property
+    def enabled(self) -> bool:
+        return self.options.hints if Hints.override is None else Hints.override
 
-_state = _State()
+    def count(self, hint: str, outcome: Outcome) -> Outcome:
+        with self.lock:
+            self.counts[hint, outcome] += 1
+        return outcome
+
+    def failed(self, hint: str, error: CudaError) -> Outcome:
+        with self.lock:
+            self.errors[error.name] += 1
+            first = self.errors[error.name] == 1
+            if error.device_gone:
+                self.gone = error.name
+        if first:
+            rest = "no more hints are given in this run" if error.device_gone else "counted from here on, not repeated"
+            logger.warning("GH200 hint %s: %s; %s", hint, error, rest)
+        unsupported = "NOT_SUPPORTED" in error.name or "NOT_AVAILABLE" in error.name
+        return Outcome.UNSUPPORTED if unsupported else Outcome.FAILED
+
+    def report(self) -> dict[str, Any]:
+        with self.lock:
+            hints: dict[str, dict[str, int]] = {}
+            for (hint, outcome), count in sorted(self.counts.items()):
+                hints.setdefault(hint, {})[outcome.value] = count
+            report = {"enabled": self.enabled, "steps": self.steps, "hints": hints}
+            return report | {"errors": dict(self.errors), "device_gone": self.gone}
 
 
-def use_options(options: CacheOptions) -> None:
-    """Start a run: its counters begin at nothing."""
-    global _state
-    override = _state.override
-    _state = _State()
-    _state.options, _state.override = options, override
+def current() -> Hints:
+    """Those of the run; without one, what the environment alone asks for."""
+    run = StateHooks._gh200_run
+    return run.hints if run is not None else _without_a_run()
 
 
-def options() -> CacheOptions:
-    """The options of the run; before there is one, what the environment alone asks for."""
-    if _state.options is None:
-        from ..settings.sources import read_settings
-
-        _state.options = CacheOptions.from_settings(read_settings({}, os.environ))
-    return _state.options
+@cache
+def _without_a_run() -> Hints:
+    return Hints(CacheOptions.from_settings(read_settings({}, os.environ)))
 
 
 def gh200_uvm_enabled() -> bool:
     """Whether hints and unified-memory caches act now: the override where there is one, else the settings."""
-    return options().hints if _state.override is None else _state.override
+    return current().enabled
 
 
 def set_uvm_hint_override(enabled: bool | None) -> None:
     """Turn hints and caches on or off for this process, also during a run; None goes back to the settings."""
-    _state.override = enabled
+    Hints.override = enabled
 
 
 def cuda_device() -> int:
     """The GPU of this process: torch's current one, or the configured one where torch has no CUDA."""
     import torch
 
-    return torch.cuda.current_device() if _torch_has_cuda() else options().device
+    return torch.cuda.current_device() if _torch_has_cuda() else current().options.device
 
 
 @cache
@@ -99,32 +123,18 @@ def supports(attribute: DeviceAttribute, device: int) -> bool:
 
 def attempt(hint: str, call: Callable[[Driver], Outcome]) -> Outcome:
     """Run one hint against the driver and count how it ended; a driver error never reaches the training loop."""
+    hints = current()
     driver = load_driver()
-    if not gh200_uvm_enabled():
+    if not hints.enabled:
         outcome = Outcome.OFF
-    elif not isinstance(driver, Driver) or _state.gone:
+    elif not isinstance(driver, Driver) or hints.gone:
         outcome = Outcome.NO_DRIVER
     else:
         try:
             outcome = call(driver)
         except CudaError as error:
-            outcome = _failed(hint, error)
-    with _state.lock:
-        _state.counts[hint, outcome] += 1
-    return outcome
-
-
-def _failed(hint: str, error: CudaError) -> Outcome:
-    with _state.lock:
-        _state.errors[error.name] += 1
-        first = _state.errors[error.name] == 1
-        if error.device_gone:
-            _state.gone = error.name
-    if first:
-        rest = "; no more hints are given in this run" if error.device_gone else "; counted from here on, not repeated"
-        logger.warning("GH200 hint %s: %s%s", hint, error, rest)
-    unsupported = "NOT_SUPPORTED" in error.name or "NOT_AVAILABLE" in error.name
-    return Outcome.UNSUPPORTED if unsupported else Outcome.FAILED
+            outcome = hints.failed(hint, error)
+    return hints.count(hint, outcome)
 
 
 def _reachable(driver: Driver, tensor: torch.Tensor, device: int) -> tuple[Outcome, ManagedRange | None]:
@@ -208,23 +218,14 @@ def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 def optimize_batch_for_gh200(batch: Any) -> Any:
     """Give every tensor of a batch the hints of the access pattern; returns the batch, `False` and `None` included."""
-    if not batch or not gh200_uvm_enabled():
+    hints = current()
+    if not batch or not hints.enabled:
         return batch
     for tensor in batch_tensors(batch):
-        for hint in BATCH_HINTS[options().access_pattern]:
+        for hint in BATCH_HINTS[hints.options.access_pattern]:
             hint(tensor)
-    _state.steps += 1
-    interval = options().log_interval
-    if interval and _state.steps % interval == 0:
-        logger.debug("GH200 hints after %d steps: %s", _state.steps, hint_report()["hints"])
+    hints.steps += 1
+    interval = hints.options.log_interval
+    if interval and hints.steps % interval == 0:
+        logger.debug("GH200 hints after %d steps: %s", hints.steps, hints.report()["hints"])
     return batch
-
-
-def hint_report() -> dict[str, Any]:
-    """The counters, for the runtime config, the log and the diagnostic."""
-    with _state.lock:
-        hints: dict[str, dict[str, int]] = {}
-        for (hint, outcome), count in sorted(_state.counts.items()):
-            hints.setdefault(hint, {})[outcome.value] = count
-        report = {"enabled": gh200_uvm_enabled(), "steps": _state.steps, "hints": hints}
-        return report | {"errors": dict(_state.errors), "device_gone": _state.gone}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simpletuner.gh200.datasets.sites import IN_MEMORY, staged_backend
+from simpletuner.gh200.datasets.backend import staged_backend
+from simpletuner.gh200.datasets.sites import IN_MEMORY
 from simpletuner.helpers.data_backend.builders.local import LocalBackendBuilder
 
 
