@@ -10,7 +10,8 @@ usage() {
     cat <<'HELP'
 usage: scripts/run_all_tests.sh [--fast | --full] [--level NAME] [-- PYTEST_ARGUMENT...]
 
-Unit tests and the tests that train a tiny model in the real fork. Sets up .venv and build/fork first.
+Style, types and layers first (scripts/gates.sh, under a minute); then the unit tests and the tests that train a tiny
+model in the real fork. Sets up .venv and build/fork first.
 
   --fast        unit tests only; no fork is built
   --full        also the slow ones: every upstream release, both lock platforms, and all of upstream's own tests on the
@@ -37,6 +38,7 @@ done
 
 cd "$root"
 scripts/setup.sh
+scripts/gates.sh
 marks=("${level:+$level}")
 arguments=()
 case $scope in

@@ -168,7 +168,7 @@ def _our_readers(files: Path) -> tuple[Callable[[str], object], Callable[[str], 
 
 _SHARER = """
 import json, sys
-from simpletuner.gh200.arena_shared import Handle, attach
+from simpletuner.gh200.datasets.arena import Handle, attach
 arena = attach(Handle.from_dict(json.loads(sys.argv[1])))
 print(sum(len(arena.read(number)) for _, number in arena.names()), flush=True)
 sys.stdin.readline()

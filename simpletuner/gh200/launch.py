@@ -26,5 +26,11 @@ def check_beside(script: str) -> None:
 
 
 def without_torch(switch: str) -> str:
-    """Upstream's switch for light imports; set where the heavy ones could only fail."""
-    return switch or ("" if find_spec("torch") else "1")
+    """Upstream's switch for light imports; set where the heavy ones could only fail, and for the fork's own commands."""
+    return switch or ("1" if _is_command_of_ours(sys.orig_argv) or not find_spec("torch") else "")
+
+
+def _is_command_of_ours(line: list[str]) -> bool:
+    """`python -m simpletuner.gh200.NAME`: they answer in a second, and load what they need themselves."""
+    modules = [line[place + 1] for place, word in enumerate(line[:-1]) if word == "-m"][:1]
+    return any(name.startswith("simpletuner.gh200.") for name in modules)

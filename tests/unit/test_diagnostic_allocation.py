@@ -15,16 +15,16 @@ MIB = 1 << 20
 # Upstream's torch plays no part here; asking for it would cost a process that imports it.
 RUN = """
 import json, sys
-from simpletuner.gh200.diagnostic import main
-from simpletuner.gh200.diagnostic_machine import Machine
+from simpletuner.gh200.diagnostic.command import main
+from simpletuner.gh200.diagnostic.machine import Machine
 machine = Machine(importable=lambda name: False)
 code = main({words!r}, machine)
 print("CODE", code)
 """
 DEVICE = """
-from simpletuner.gh200.diagnostic_allocation import *
-from simpletuner.gh200.diagnostic_bandwidth import *
-from simpletuner.gh200.diagnostic_device import Device
+from simpletuner.gh200.diagnostic.allocation import *
+from simpletuner.gh200.diagnostic.bandwidth import *
+from simpletuner.gh200.diagnostic.device import Device
 from simpletuner.gh200.memory.driver import load_driver
 device = Device(load_driver(), 0)
 quiet = lambda work, share: None
@@ -195,8 +195,8 @@ else:
 def test_allocation_interrupt_ends_with_130_and_no_report(machine: Machine) -> None:
     output = machine.run(
         """
-from simpletuner.gh200 import diagnostic
-from simpletuner.gh200.diagnostic_machine import Machine
+from simpletuner.gh200.diagnostic import command as diagnostic
+from simpletuner.gh200.diagnostic.machine import Machine
 diagnostic.Progress.__call__ = lambda self, work, share=None: (_ for _ in ()).throw(KeyboardInterrupt()) if share else None
 print("CODE", diagnostic.main([], Machine(importable=lambda name: False)))
 """,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from tests.doc_pages import ROOT, Page, pages, section
 
 pytestmark = pytest.mark.unit
 
-OURS = ("simpletuner", "gh200_rebase", "scripts", "config", "patches", "tests/fake_driver")
+OURS = ("simpletuner", "gh200_rebase", "gh200_lab", "scripts", "config", "patches", "tests/fake_driver")
 ROOT_FILES = ("execute_gh200_rebase.sh", "gh200_diagnostic.py", "train.py", "pyproject.toml", "tests/conftest.py")
 # Names that belong to others: who has them.
 FOREIGN = {
@@ -117,7 +116,7 @@ def test_the_guide_has_every_promised_name(kind: str) -> None:
 def messages() -> str:
     """All text constants of our programs; what is filled in at run time is left out of them."""
     found = []
-    for path in [path for top in ("simpletuner/gh200", "gh200_rebase", "scripts") for path in (ROOT / top).rglob("*")]:
+    for path in [path for top in ("simpletuner/gh200", "gh200_rebase", "gh200_lab", "scripts") for path in (ROOT / top).rglob("*")]:
         if path.suffix == ".sh":
             found.append(path.read_text(encoding="utf-8"))
         elif path.suffix == ".py":
@@ -147,7 +146,7 @@ def test_the_troubleshooting_page_has_messages() -> None:
 # --- files ---
 
 PLACEHOLDERS = {"config/your_config.json", "config/examples/minimal.json", "patches/NN-topic.toml"}
-TOPS = "scripts|config|patches|tests|docs|requirements|gh200_rebase|simpletuner/gh200"
+TOPS = "scripts|config|patches|tests|docs|requirements|gh200_rebase|gh200_lab|simpletuner/gh200"
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -157,11 +156,11 @@ def test_files_exist(page: Page) -> None:
     assert sorted(path for path in found - PLACEHOLDERS if not (ROOT / path).exists()) == []
 
 
-@pytest.mark.parametrize("package", ["simpletuner/gh200", "gh200_rebase"])
-def test_the_module_map_is_whole(package: str) -> None:
+@pytest.mark.parametrize("package", ["simpletuner/gh200", "gh200_rebase", "gh200_lab"])
+def test_every_module_is_in_a_room(package: str) -> None:
     page = next(page for page in pages() if page.name == "docs/ARCHITECTURE.md")
-    named = set(re.findall(r"`([a-z_0-9]+\*?)`", section(page, f"## `{package}`")))
-    modules = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__", "__main__"}
-    unnamed = {name for name in modules if not any(fnmatch(name, pattern) for pattern in named)}
-    gone = {name for name in named if "*" in name and not any(fnmatch(module, name) for module in modules)}
-    assert (unnamed, gone) == (set(), set())
+    rows = [line.split("|")[1:3] for line in section(page, f"## `{package}`").splitlines() if line.startswith("|")]
+    named = [room.strip(" `") + name for room, names in rows for name in re.findall(r"`([a-z_0-9]+)`", names)]
+    files = (path.relative_to(ROOT / package) for path in (ROOT / package).rglob("*.py"))
+    modules = [path.with_suffix("").as_posix() for path in files if path.stem not in ("__init__", "__main__")]
+    assert sorted(named) == sorted(modules)
