@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import timeit
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import pytest
 from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
 
 from simpletuner.gh200.ramp import apply as ramp_apply
+from simpletuner.gh200.ramp.answers import TrainerAnswers
 from simpletuner.gh200.ramp.resume import RECORD
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
+from simpletuner.gh200.ramp.stand_in import StandIn
 
 pytestmark = pytest.mark.unit
+REPO = Path(__file__).resolve().parents[2]
 UP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 8, "batch_rampup_steps": 30}
 
 
@@ -361,6 +365,36 @@ def test_an_upstream_without_a_bound_method_is_refused(monkeypatch: pytest.Monke
     monkeypatch.delattr(Trainer, "_epoch_rollover")
     with pytest.raises(RampError, match="no _epoch_rollover"):
         Trainer().build(**UP)
+
+
+def test_patch_01_expects_every_method_the_ramp_stands_in_for() -> None:
+    stand_ins = {
+        f"{kind.upstream_class}.{name}": optional
+        for kind in StandIn.__subclasses__()
+        for name, optional in kind.answers().items()
+    }
+    patch = tomllib.loads((REPO / "patches" / "01-trainer.toml").read_text(encoding="utf-8"))
+    expected = {item["name"]: "only_if" in item for item in patch["expect"]}
+    assert len(stand_ins) == 10
+    assert {name: expected.get(name) for name in stand_ins} == stand_ins
+    assert expected == stand_ins
+
+
+def test_what_stands_in_is_named_and_upstreams_own_class_is_left_alone() -> None:
+    trainer, _ = started()
+    train(trainer, 1)
+    assert trainer._epoch_rollover.__qualname__ == "TrainerAnswers._epoch_rollover"
+    assert trainer.validation is not None
+    assert trainer.validation._epoch_relative_step.__qualname__ == "ValidationAnswers._epoch_relative_step"
+    assert "_epoch_rollover" not in vars(Trainer(max_train_steps=1))
+
+
+def test_nothing_is_replaced_where_one_method_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Trainer, "_train_initial_msg")
+    trainer = Trainer()
+    with pytest.raises(RampError, match="no _train_initial_msg"):
+        trainer.build(**UP)
+    assert not set(vars(trainer)) & set(TrainerAnswers.answers())
 
 
 def test_switched_off_nothing_is_touched() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from ..run_log import each_step
-from .counts import CountOverrides, EpochCounts, bind_validation
+from .answers import TrainerAnswers, answer_validation
+from .counts import EpochCounts
 from .lr import follow_windows
 from .resume import ResumeWatch
 from .schedule import GH200GradientRamp, RampError
@@ -50,7 +51,7 @@ class RampControl:
     def _open(self, window: int) -> None:
         accelerator = self.trainer.accelerator
         if self.window is None:
-            bind_validation(self)
+            answer_validation(self)
             follow_windows(self)
         elif not accelerator.sync_gradients:
             raise RampError(
@@ -89,17 +90,17 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     """
     if trainer.accelerator is None:
         return None
-    asked = settings and settings.optimizations
+    asked = settings.optimizations if settings else None
     watch = ResumeWatch(trainer, accept_changes=bool(asked and asked.accept_changed_ramp))
     if asked is None or not asked.enable_batch_size_rampup:
-        watch.bind(None)
+        watch.begin(None)
         return None
     _refuse_where_inexact(trainer)
     ramp = ramp_from(asked, trainer.config, trainer.accelerator.num_processes)
     control = RampControl(trainer, ramp, asked.batch_rampup_lr_scaling if trainer.config.lr_scale else "target")
     setattr(trainer, _CONTROL, control)
-    watch.bind(control)
-    CountOverrides(control).bind()
+    watch.begin(control)
+    TrainerAnswers(control).take_over(trainer)
     each_step(trainer.accelerator, lambda values: {**values, **control.tracker_values()})
     # Upstream scales the learning rate next, from this very value.
     control.set_accumulation(ramp.accumulation_steps(0) if control.lr_scaling == "initial" else ramp.target)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import stop
-from .counts import replace
 from .schedule import RampError
+from .stand_in import StandIn, instead
 
 if TYPE_CHECKING:
     from .apply import RampControl
@@ -20,24 +19,27 @@ logger = logging.getLogger("gh200.ramp")
 RECORD = "gh200_ramp.json"
 
 
-class ResumeWatch:
+class ResumeWatch(StandIn):
     """Writes `gh200_ramp.json` beside a checkpoint's other files and compares it when one is loaded."""
 
+    upstream_class = "Trainer"
+
     def __init__(self, trainer: Any, *, accept_changes: bool) -> None:
+        super().__init__()
         self.trainer, self.accept_changes = trainer, accept_changes
         self.control: RampControl | None = None
         self.loaded_from: Path | None = None
         self.record: dict[str, Any] | None = None
         self.unreadable = ""
 
-    def bind(self, control: RampControl | None) -> None:
+    def begin(self, control: RampControl | None) -> None:
         """Also without a ramp: a checkpoint made with one must not be continued silently without it."""
         self.control = control
         accelerator = self.trainer.accelerator
         if control is not None:
             accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._load)
-        replace(self.trainer, "init_resume_checkpoint", self._resumed)
+        self.take_over(self.trainer)
 
     def _save(self, models: Any, weights: Any, output_dir: str) -> None:
         control, accelerator = self.control, self.trainer.accelerator
@@ -67,8 +69,9 @@ class ResumeWatch:
             # Caption samplers compare this with what it was when the checkpoint was made.
             self.control.set_accumulation(self.record["gradient_accumulation_steps"])
 
-    def _resumed(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+    @instead
+    def init_resume_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        result = self.upstream.init_resume_checkpoint(*args, **kwargs)
         if self.loaded_from is None:
             return result
         problem = self._problem()

@@ -1,0 +1,147 @@
+"""What upstream's Trainer, Validation and Evaluation answer in a run with a ramp: from its windows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .stand_in import StandIn, instead, instead_where_present
+
+if TYPE_CHECKING:
+    from .apply import RampControl
+
+logger = logging.getLogger("gh200.ramp")
+
+
+class TrainerAnswers(StandIn):
+    """Everything in the Trainer that turns batches into steps, or splits buckets by the accumulation steps."""
+
+    upstream_class = "Trainer"
+
+    def __init__(self, control: RampControl) -> None:
+        super().__init__()
+        self.control, self.trainer = control, control.trainer
+        self.counts, self.ramp = control.counts, control.ramp
+        self.asked: tuple[int, float] | None = None
+
+    @instead
+    def init_data_backend(self, *args: Any, **kwargs: Any) -> Any:
+        return self._with_largest_window(self.upstream.init_data_backend, *args, **kwargs)
+
+    @instead
+    def _recalculate_training_steps(self) -> None:
+        config = self.trainer.config
+        # Upstream fills in the one that was left out, and calls this again later.
+        self.asked = self.asked or (config.max_train_steps or 0, config.num_train_epochs or 0)
+        steps, epochs = self.asked
+        self.upstream._recalculate_training_steps()
+        if not steps:
+            config.max_train_steps = max(1, self.counts.steps_through(epochs))
+        elif not epochs:
+            config.num_train_epochs = self.counts.epochs_for(steps)
+        config.initial_num_update_steps_per_epoch = config.num_update_steps_per_epoch = self.counts.steps_in(1)
+
+    @instead
+    def _epoch_rollover(self, epoch: int) -> None:
+        self.trainer.config.num_update_steps_per_epoch = self.counts.steps_in(epoch)
+        self._with_largest_window(self.upstream._epoch_rollover, epoch)
+
+    @instead
+    def _train_initial_msg(self) -> None:
+        self.control.set_accumulation(self.ramp.accumulation_steps(self.trainer.state["global_step"]))
+        self.upstream._train_initial_msg()
+        if self.trainer.accelerator.is_main_process:
+            _announce(self.control)
+
+    @instead
+    def _should_checkpoint_epoch(self, epoch: int) -> Any:
+        # Upstream asks this exactly once per epoch, when its batches have run out.
+        self.control.epoch_ended = True
+        return self.upstream._should_checkpoint_epoch(epoch)
+
+    @instead_where_present
+    def get_steps_per_epoch_for_epoch(self, epoch: int) -> int:
+        return self.counts.steps_in(epoch)
+
+    def _with_largest_window(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # Buckets are split, and refused as too small, by whole windows: the largest one has to fit.
+        before = self.control.accumulation_steps
+        self.control.set_accumulation(self.ramp.largest)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.control.set_accumulation(before)
+
+
+class ValidationAnswers(StandIn):
+    """When a step validation is due, and where in its epoch the run is."""
+
+    upstream_class = "Validation"
+
+    def __init__(self, control: RampControl) -> None:
+        super().__init__()
+        self.trainer, self.counts = control.trainer, control.counts
+
+    @instead
+    def should_perform_intermediary_validation(self, step: int, *args: Any, **kwargs: Any) -> Any:
+        # Upstream only asks whether `step` is a multiple of the window: 0 always is, 1 is where every step is.
+        closed = self.trainer.accelerator.sync_gradients
+        return self.upstream.should_perform_intermediary_validation(0 if closed else 1, *args, **kwargs)
+
+    @instead_where_present
+    def _epoch_relative_step(self, steps_per_epoch: int) -> int:
+        state = self.trainer.state
+        return self.counts.step_in_epoch(int(state["current_epoch"]), int(state["global_step"]))
+
+
+class EvaluationAnswers(StandIn):
+    """How far the run is, in epochs."""
+
+    upstream_class = "Evaluation"
+
+    def __init__(self, control: RampControl) -> None:
+        super().__init__()
+        self.counts = control.counts
+
+    @instead_where_present
+    def _epoch_progress(self, training_state: Mapping[str, Any], steps_per_epoch: float) -> float:
+        epoch = int(training_state.get("current_epoch") or 1)
+        done = self.counts.step_in_epoch(epoch, int(training_state.get("global_step", 0)))
+        return epoch - 1 + done / self.counts.steps_in(epoch)
+
+
+def answer_validation(control: RampControl) -> None:
+    """Validation and evaluation are made after the ramp, so this happens when the first window opens."""
+    validation, evaluation = (getattr(control.trainer, name, None) for name in ("validation", "evaluation"))
+    if validation is not None:
+        ValidationAnswers(control).take_over(validation)
+    if evaluation is not None:
+        EvaluationAnswers(control).take_over(evaluation)
+
+
+def _announce(control: RampControl) -> None:
+    ramp, config, done = control.ramp, control.trainer.config, control.trainer.state["global_step"]
+    steps = int(config.max_train_steps)
+    logger.info(
+        "GH200 ramp: at step %d of %d the effective batch is %d; all %d steps take %d micro-batches. Steps and epochs "
+        "above are the schedule's.",
+        done,
+        steps,
+        ramp.effective_batch_size(done),
+        steps,
+        ramp.micro_batches_for(steps),
+    )
+    reached = ramp.effective_batch_size(max(steps - 1, 0))
+    if (
+        ramp.micro_batches_for(steps) < ramp.batch_rampup_steps
+        and reached != ramp.target * ramp.samples_per_micro_batch
+    ):
+        logger.warning(
+            "GH200 ramp: training ends after %d micro-batches, before the ramp of %d is over; it reaches an effective "
+            "batch of %d, not %d.",
+            ramp.micro_batches_for(steps),
+            ramp.batch_rampup_steps,
+            reached,
+            ramp.target * ramp.samples_per_micro_batch,
+        )
