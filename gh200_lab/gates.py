@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from grimp import ImportGraph
 from importlinter import Contract, ContractCheck, fields, output
@@ -23,9 +23,9 @@ class ImportsAtTheTop(Contract):
     allowed = fields.ListField(subfield=fields.StringField())
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        hidden = [
-            line for package in self.packages for line in _hidden(str(package), {str(one) for one in self.allowed})
-        ]
+        # import-linter puts the lists of the configuration in the place of these fields.
+        packages, allowed = cast(list[str], self.packages), set(cast(list[str], self.allowed))
+        hidden = [line for package in packages for line in _hidden(package, allowed)]
         return ContractCheck(kept=not hidden, metadata={"hidden": hidden})
 
     def render_broken_contract(self, check: ContractCheck) -> None:

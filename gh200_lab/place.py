@@ -1,13 +1,28 @@
-"""Where the trees are that a validation script compares: the fork, the pristine upstream, a folder to work in."""
+"""Where the trees are that the lab trains in and compares: the fork, the pristine upstream, a folder to work in."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = "./execute_gh200_rebase.sh --skip-tests builds one in build/fork"
+# What was set for another run, or for a light import, would win over what a run of the lab is given.
+FOREIGN = (
+    "CONFIG_BACKEND",
+    "CONFIG_PATH",
+    "CONFIG_TYPE",
+    "ENV",
+    "SIMPLETUNER_CONFIG_BACKEND",
+    "SIMPLETUNER_ENV",
+    "SIMPLETUNER_SKIP_TORCH",
+)
 
 
 @dataclass(frozen=True)
@@ -16,9 +31,32 @@ class Place:
     pristine: Path | None
     work: Path
 
-    def environment(self, tree: Path, **more: str) -> dict[str, str]:
-        """That of a process which imports `simpletuner` from this tree, and asks no hub for anything."""
-        return {**os.environ, "PYTHONPATH": str(tree), "HF_HUB_OFFLINE": "1", **more}
+    @contextmanager
+    def folder(self, name: str, keep: bool) -> Iterator[Path]:
+        """A fresh one to work in, removed at the end."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
+        try:
+            yield folder
+        finally:
+            if keep:
+                print(f"kept: {folder}", file=sys.stderr)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment(tree: Path, **more: str) -> dict[str, str]:
+    """That of a process which imports `simpletuner` from this tree, asks no hub for anything, and can be repeated."""
+    kept = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    own = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": str(tree),
+        # Upstream's order of buckets hangs on it: two first runs in one folder would show two losses.
+        "PYTHONHASHSEED": "0",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return kept | own | more
 
 
 def find_place() -> Place:

@@ -29,8 +29,7 @@ class Finished:
     seconds: float
 
     def complaint(self) -> str:
-        """One line for the outcome: the last error that is not the launcher's own. The lines around it go to stderr."""
-        return _complaint(self.text)
+        return complaint(self.text)
 
 
 def run(
@@ -52,7 +51,7 @@ def run(
         try:
             while process.poll() is None:
                 if time.monotonic() - started > limit:
-                    told = _complaint(log.read_text(encoding="utf-8", errors="replace"))
+                    told = complaint(log.read_text(encoding="utf-8", errors="replace"))
                     raise Failed(f"{Path(command[0]).name} did not end within {limit:.0f} s; last: {told}")
                 watch(process.pid)
                 time.sleep(PAUSE)
@@ -68,7 +67,8 @@ def end_well_when_asked_to() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def _complaint(text: str) -> str:
+def complaint(text: str) -> str:
+    """One line for the outcome: the last error that is not the launcher's own. The lines around it go to stderr."""
     lines = [line for line in COLOUR.sub("", text).splitlines() if line.strip()]
     print("\n".join(lines[-SHOWN:]), file=sys.stderr, flush=True)
     errors = [line for line in lines if ERROR.match(line) and LAUNCHER not in line]

@@ -56,7 +56,7 @@ TRAIN = (
 COMMANDS: dict[str, How] = {
     # set-up
     "scripts/quickstart.sh": Elsewhere(
-        "tests/fork/test_quickstart.py::test_quick_start_trains_with_everything_on", "run.py"
+        "tests/fork/test_quickstart.py::test_quick_start_trains_with_everything_on", "gh200_lab.quickstart.run"
     ),
     "scripts/setup.sh": Elsewhere(f"{SETUP}::test_full_environment_sees_the_fork", "setup.sh"),
     "scripts/setup.sh --keep-torch": Elsewhere(f"{SETUP}::test_a_vendors_torch_is_kept", "--keep-torch"),

@@ -196,7 +196,7 @@ def memory_of(shape: tuple[int, ...], count: int) -> float:
     tier = UnifiedCacheTier(Made(shape), CacheStore(OPTIONS), "device")
     tier.torch_load("first")
     before = resident()
-    payload = sum(tier.torch_load(f"entry{n}").nbytes for n in range(count))
+    payload: int = sum(tier.torch_load(f"entry{n}").nbytes for n in range(count))
     return (resident() - before) / payload
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
+from .plot import draw
 from .result import Ratio, Result, Series, Settings
 
 # name -> module with `measure(settings)`, a generator of results; its docstring says what it measures.
@@ -82,7 +83,5 @@ def _write(target: Path, results: dict[str, list[Result]]) -> None:
     print(f"\nwritten: {target.with_suffix('.json')}")
     series = [result for found in results.values() for result in found if isinstance(result, Series)]
     if series:
-        from .plot import draw
-
         draw(series, target.with_suffix(".png"))
         print(f"written: {target.with_suffix('.png')}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from simpletuner.gh200.trainer import TrainerHooks
@@ -19,9 +20,7 @@ class _Empty:
 
 def measure(settings: Settings) -> Iterator[Result]:
     peers = {"an empty method": _Empty(), "the hook with no ramp": TrainerHooks()}
-    taken = in_turn(
-        {name: lambda trainer=trainer: _call(trainer) for name, trainer in peers.items()}, settings.rounds * 2
-    )
+    taken = in_turn({name: partial(_call, trainer) for name, trainer in peers.items()}, settings.rounds * 2)
     costs = {name: tuple(one / CALLS * 1e6 for one in values) for name, values in taken.items()}
     yield Ratio("an empty method call, microseconds", costs["an empty method"])
     yield Ratio(

@@ -121,31 +121,24 @@ def reading(folder: Path, settings: Settings) -> Iterator[Result]:
         for peer, taken in _read_in_turn(files, settings.rounds, loops=max(1, 2_000_000 // size)).items():
             costs.setdefault(peer, {})[size] = [one / count * 1e6 for one in taken]
         shutil.rmtree(files)
-    local, ours, view = (costs[peer][100_000] for peer in ("upstream local", "in_memory read", "in_memory view"))
+    local, ours = (costs[peer][100_000] for peer in ("upstream local", "in_memory read"))
     yield Ratio("read of 100 KB, times as fast as local with a warm page cache", over(local, ours), 2)
-    yield Ratio("zero-copy view of 100 KB, times as fast as local", over(local, view), 30)
     yield Series("read of one file, page cache warm", "bytes per file", costs)
 
 
 def _read_in_turn(files: Path, rounds: int, loops: int) -> dict[str, list[float]]:
     """Seconds to read every file once; each turn reads them often enough to outlast a time slice of other work."""
-    local, (read, view) = local_backend(), _our_readers(files)
+    local, read = local_backend(), _our_reader(files)
     wait_for_page_cache()
     with in_tmpfs(files) as copy:
         names, copied = [str(path) for path in warm(files)], [str(path) for path in warm(copy)]
-        views = loops * 25
-        taken = in_turn(
-            {
-                "upstream local": partial(_read_all, local.read, names, loops),
-                "upstream memory (tmpfs)": partial(_read_all, local.read, copied, loops),
-                "in_memory read": partial(_read_all, read, names, loops),
-                "in_memory view": partial(_read_all, view, names, views),
-            },
-            rounds,
-        )
-    return {
-        peer: [one / (views if peer.endswith("view") else loops) for one in values] for peer, values in taken.items()
-    }
+        ways = {
+            "upstream local": partial(_read_all, local.read, names, loops),
+            "upstream memory (tmpfs)": partial(_read_all, local.read, copied, loops),
+            "in_memory read": partial(_read_all, read, names, loops),
+        }
+        taken = in_turn(ways, rounds)
+    return {peer: [one / loops for one in values] for peer, values in taken.items()}
 
 
 def _read_all(reader: Callable[[str], object], names: list[str], times: int) -> None:
@@ -154,16 +147,16 @@ def _read_all(reader: Callable[[str], object], names: list[str], times: int) -> 
             reader(name)
 
 
-def _our_readers(files: Path) -> tuple[Callable[[str], object], Callable[[str], object]]:
+def _our_reader(files: Path) -> Callable[[str], object]:
     """The backend itself inside a fork; the arena it reads from where there is no upstream."""
     try:
         from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
     except ModuleNotFoundError:
         arena = staged(files)
-        return lambda name: arena.read(arena.find(name) or 0), arena.view
+        return lambda name: arena.read(arena.find(name) or 0)
     with redirect_stderr(io.StringIO()):
-        ours = GH200InMemoryBackend(None, "bench", instance_data_dir=files)
-    return ours.read, ours.view
+        read: Callable[[str], object] = GH200InMemoryBackend(None, "bench", instance_data_dir=files).read
+    return read
 
 
 _SHARER = """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Record = dict[str, Any]
+from ..tiny.config import Record
+
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #1a7f37; --bad: #b35900; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -25,7 +25,7 @@ code, pre { background: var(--soft); border-radius: .3rem; padding: .1rem .3rem;
 
 
 @dataclass(frozen=True)
-class Run:
+class Report:
     """Everything the page shows."""
 
     steps: list[Record]
@@ -36,14 +36,7 @@ class Run:
     checkpoint: str
 
 
-def read_log(path: Path) -> tuple[list[Record], Record]:
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    steps = [record for record in records if record["kind"] == "step"]
-    ends = [record for record in records if record["kind"] == "end"]
-    return steps, ends[-1] if ends else {}
-
-
-def write_page(run: Run, path: Path) -> Path:
+def write_page(run: Report, path: Path) -> Path:
     runtime = run.end.get("runtime") or {}
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Quick start report</title>",
@@ -69,7 +62,7 @@ def write_page(run: Run, path: Path) -> Path:
     return path
 
 
-def _tiles(run: Run) -> str:
+def _tiles(run: Report) -> str:
     samples = sum(step["effective_batch_size"] for step in run.steps)
     training = run.steps[-1]["time"] - run.steps[0]["time"]
     after_first = samples - run.steps[0]["effective_batch_size"]

@@ -32,7 +32,7 @@ def _tone(pitch: float, frames: int) -> bytes:
     return struct.pack(f"<{2 * frames}h", *(value for one in left for value in (one, -one)))
 
 
-def make_audio_model(folder: Path, seed: int = 0) -> Path:
+def write_model(folder: Path, seed: int = 0) -> None:
     """In a process that can import `simpletuner`. Most of it is the lyric encoder, whose width upstream fixes."""
     import torch
 
@@ -41,7 +41,6 @@ def make_audio_model(folder: Path, seed: int = 0) -> Path:
         _tokenizer().save_pretrained(folder / "umt5-base")
         for name, part in _parts().items():
             part.to(torch.bfloat16).save_pretrained(folder / name)
-    return folder
 
 
 def _tokenizer() -> Any:
@@ -100,4 +99,4 @@ def _parts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    make_audio_model(Path(sys.argv[1]))
+    write_model(Path(sys.argv[1]))

@@ -2,7 +2,8 @@
 
 What to do comes as JSON in TINY_DRIVE: `trace` (file to write), `kill_at` (SIGKILL before this micro-batch, from 0),
 `windows` (accumulation steps of each update, set by hand), `ask` (micro-batch number -> `manual_validation` or
-`manual_checkpoint`, asked for through the trigger file just before it).
+`manual_checkpoint`, asked for through the file `triggers` just before it). Or `said` and `turn`, two pipes: after each
+update the seconds it took are written to the one, and the next begins when something comes from the other.
 """
 
 from __future__ import annotations
@@ -13,63 +14,89 @@ import os
 import runpy
 import signal
 import sys
+import time
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
-ORDERS: dict[str, Any] = json.loads(os.environ["TINY_DRIVE"])
-accumulate, backward = Accelerator.accumulate, Accelerator.backward
-begun = 0
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
-def note(**entry: Any) -> None:
-    with open(ORDERS["trace"], "a", encoding="utf-8") as trace:
-        trace.write(json.dumps(entry) + "\n")
+class Watch:
+    """Takes the place of two methods of Accelerate."""
+
+    def __init__(self, orders: dict[str, Any]) -> None:
+        self.orders = orders
+        self.begun = 0
+        self._accumulate, self._backward = Accelerator.accumulate, Accelerator.backward
+
+    def install(self) -> None:
+        Accelerator.accumulate = lambda accelerator, *models: self.accumulate(accelerator, *models)
+        Accelerator.backward = lambda accelerator, loss, **more: self.backward(accelerator, loss, **more)
+        register_optimizer_step_post_hook(self.after_update)
+
+    def accumulate(self, accelerator: Any, *models: Any) -> Any:
+        if self.begun == self.orders.get("kill_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._set_window(accelerator)
+        if wanted := self.orders.get("ask", {}).get(str(self.begun)):
+            with open(self.orders["triggers"], "w", encoding="utf-8") as triggers:
+                json.dump({wanted: 1}, triggers)
+        self.begun += 1
+        return self._accumulate(accelerator, *models)
+
+    def backward(self, accelerator: Any, loss: torch.Tensor, **more: Any) -> None:
+        self._note(loss=float(loss.item()).hex(), accumulation=accelerator.gradient_accumulation_steps)
+        self._backward(accelerator, loss, **more)
+
+    def after_update(self, optimizer: Optimizer, *_: Any) -> None:
+        digest = hashlib.sha256()
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                digest.update(weight.detach().float().cpu().numpy().tobytes())
+        self._note(weights=digest.hexdigest())
+
+    def _set_window(self, accelerator: Any) -> None:
+        first = 0
+        for size in self.orders.get("windows", ()):
+            if first == self.begun:
+                accelerator.gradient_accumulation_steps = size
+                accelerator.step = 0
+            first += size
+
+    def _note(self, **entry: Any) -> None:
+        with open(self.orders["trace"], "a", encoding="utf-8") as trace:
+            trace.write(json.dumps(entry) + "\n")
 
 
-def set_window_by_hand(accelerator: Accelerator) -> None:
-    first = 0
-    for size in ORDERS["windows"]:
-        if first == begun:
-            accelerator.gradient_accumulation_steps = size
-            accelerator.step = 0
-        first += size
+class Turns:
+    """Tells how long each update took, and waits."""
+
+    def __init__(self, said: int, turn: int) -> None:
+        self._said, self._turn = said, turn
+        self._began = time.perf_counter()
+
+    def install(self) -> None:
+        register_optimizer_step_post_hook(self.after_update)
+
+    def after_update(self, *_: Any) -> None:
+        os.write(self._said, f"{time.perf_counter() - self._began}\n".encode())
+        os.read(self._turn, 1)
+        self._began = time.perf_counter()
 
 
-def watched_accumulate(self: Accelerator, *models: Any) -> Any:
-    global begun
-    if begun == ORDERS.get("kill_at"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if "windows" in ORDERS:
-        set_window_by_hand(self)
-    if str(begun) in ORDERS.get("ask", {}):
-        with open(ORDERS["triggers"], "w", encoding="utf-8") as triggers:
-            json.dump({ORDERS["ask"][str(begun)]: 1}, triggers)
-    begun += 1
-    return accumulate(self, *models)
-
-
-def watched_backward(self: Accelerator, loss: torch.Tensor, **kwargs: Any) -> None:
-    note(loss=loss.item().hex(), accumulation=self.gradient_accumulation_steps)
-    backward(self, loss, **kwargs)
-
-
-def after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    digest = hashlib.sha256()
-    for group in optimizer.param_groups:
-        for weight in group["params"]:
-            digest.update(weight.detach().float().numpy().tobytes())
-    note(weights=digest.hexdigest())
+def main() -> None:
+    orders: dict[str, Any] = json.loads(os.environ["TINY_DRIVE"])
+    watcher = Turns(orders["said"], orders["turn"]) if "turn" in orders else Watch(orders)
+    watcher.install()
+    if not torch.cuda.is_available():
+        # Upstream pins wherever MPS is absent and fails here; the fork asks first. For both the same: no pinning.
+        torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
+    sys.argv = sys.argv[1:]
+    # This folder, where Python looks first: none of its names are upstream's business.
+    sys.path.pop(0)
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
-    Accelerator.accumulate, Accelerator.backward = watched_accumulate, watched_backward
-    register_optimizer_step_post_hook(after_update)
-    if not torch.cuda.is_available():
-        # Upstream pins wherever MPS is absent and fails here; the fork asks first. For both the same: no pinning.
-        torch.Tensor.pin_memory = lambda self, *_: self
-    sys.argv = sys.argv[1:]
-    sys.path.pop(0)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    main()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 HIDDEN = 32
 LATENT_CHANNELS = 4
@@ -11,11 +13,8 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 SPECIAL_TOKENS = {"bos_token": START, "eos_token": END, "unk_token": END, "pad_token": END}
 
 
-def make_model(folder: Path, seed: int = 0) -> Path:
-    """Write the pipeline once; a finished folder is recognised by its index, which is written last."""
-    index = folder / "model_index.json"
-    if index.is_file():
-        return folder
+def write_model(folder: Path, seed: int = 0) -> None:
+    """A finished folder is recognised by its index, which is written last."""
     import torch
 
     with torch.random.fork_rng():
@@ -25,8 +24,7 @@ def make_model(folder: Path, seed: int = 0) -> Path:
             _write_tokenizer(folder / name, vocabulary)
         for name, part in _parts(vocabulary).items():
             part.save_pretrained(folder / name)
-    index.write_text(json.dumps(_index(), indent=1), encoding="utf-8")
-    return folder
+    (folder / "model_index.json").write_text(json.dumps(_index(), indent=1), encoding="utf-8")
 
 
 def _vocabulary() -> dict[str, int]:
@@ -52,7 +50,7 @@ def _write_tokenizer(folder: Path, vocabulary: dict[str, int]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _parts(vocabulary: dict[str, int]):
+def _parts(vocabulary: dict[str, int]) -> dict[str, Any]:
     from diffusers import AutoencoderKL, EulerDiscreteScheduler, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
@@ -132,3 +130,7 @@ def _index() -> dict[str, object]:
         "image_encoder": [None, None],
     }
     return settings | {name: list(place) for name, place in parts.items()}
+
+
+if __name__ == "__main__":
+    write_model(Path(sys.argv[1]))

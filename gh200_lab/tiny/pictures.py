@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ASPECTS = ((64, 64), (128, 64), (64, 128), (192, 64))
 COLOURS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 200), "yellow": (215, 190, 40)}
 SHAPES = ("disc", "box", "triangle")
 
 
-def make_dataset(folder: Path, per_aspect: int = 6) -> Path:
+def make_pictures(
+    folder: Path, per_aspect: int = 6, aspects: Sequence[tuple[int, int]] = ASPECTS, first: int = 0
+) -> None:
     """Write the images and captions that are missing; what is there is left alone."""
     from PIL import Image, ImageDraw
 
     folder.mkdir(parents=True, exist_ok=True)
-    number = 0
-    for width, height in ASPECTS:
+    number = first
+    for width, height in aspects:
         for _ in range(per_aspect):
             colour = list(COLOURS)[number % len(COLOURS)]
             shape = SHAPES[number % len(SHAPES)]
@@ -26,10 +30,9 @@ def make_dataset(folder: Path, per_aspect: int = 6) -> Path:
                 target.with_suffix(".txt").write_text(f"a {colour} {shape}, picture {number}", encoding="utf-8")
                 image.save(target)
             number += 1
-    return folder
 
 
-def _draw(pen, shape: str, colour: tuple[int, int, int], width: int, height: int, number: int) -> None:
+def _draw(pen: Any, shape: str, colour: tuple[int, int, int], width: int, height: int, number: int) -> None:
     left, top = width // 8 + number % 7, height // 8
     right, bottom = width * 3 // 4, height * 3 // 4
     if shape == "disc":

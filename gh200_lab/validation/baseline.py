@@ -15,11 +15,14 @@ from pathlib import Path
 from .. import machine, process
 from ..place import Place, find_place
 from ..scenario import Failed
+from ..tiny.config import Record
+from ..tiny.lab import Lab
+from ..tiny.launch import Launcher
+from ..tiny.run import Run
 from .baseline_compare import WORSE, BadBaseline, Comparison, compare, read_baseline
 from .baseline_load import LoadWatch
 from .baseline_record import diagnostic, make_record, page, versions, warm_up_steps
 from .baseline_store import check_writable, store
-from .tiny_run import Record, Run, TinyRuns, tiny_runs
 
 ABOUT = """\
 Trains the quick start's tiny model by the documented command and records throughput, step times, memory, versions,
@@ -96,18 +99,19 @@ def _steps(text: str) -> int:
 
 def capture(place: Place, options: argparse.Namespace, output: Path, old: Record | None) -> int:
     steps = options.steps or STEPS[bool(machine.gpus())]
-    with tiny_runs(place, "baseline", options.keep) as runs:
-        print(f"making the tiny model and its data in {os.path.relpath(runs.folder)}", flush=True)
-        runs.make(per_aspect=6)
-        made = runs.folder / "figures"
+    with place.folder("baseline", options.keep) as folder:
+        lab = Lab(folder, place.fork)
+        print(f"making the tiny model and its data in {os.path.relpath(lab.folder)}", flush=True)
+        lab.make(per_aspect=6)
+        made = lab.folder / "figures"
         made.mkdir()
         with _gpu_log(made / "nvidia_smi.log") as smi:
-            run, other_work = timed(runs, options.features, steps)
+            run, other_work = timed(lab, options.features, steps)
         record = make_record(run, options.features, other_work)
-        record |= {"versions": versions(place.fork), "diagnostic": diagnostic(place, runs.folder)}
+        record |= {"versions": versions(place.fork), "diagnostic": diagnostic(place, lab.folder)}
         record["peak_gpu_bytes"] = _peak_gpu(made / "nvidia_smi.log")
         comparison = compare(old, record) if old else None
-        _trace(runs, options, made / "trace")
+        _trace(lab, options, made / "trace")
         (made / "baseline_report.txt").write_text(page(record, smi, comparison), encoding="utf-8")
         _write_json(made / "baseline.json", record, comparison)
         target = store(made, output, compared=old is not None)
@@ -115,7 +119,7 @@ def capture(place: Place, options: argparse.Namespace, output: Path, old: Record
     return 1 if comparison is not None and comparison.verdict == WORSE else 0
 
 
-def timed(runs: TinyRuns, features: str, steps: int) -> tuple[Run, float]:
+def timed(lab: Lab, features: str, steps: int) -> tuple[Run, float]:
     """The run, and the share of the machine others had while its counted steps were trained."""
     load, told = LoadWatch(), [time.monotonic()]
 
@@ -123,12 +127,12 @@ def timed(runs: TinyRuns, features: str, steps: int) -> tuple[Run, float]:
         load.look(group)
         if time.monotonic() - told[0] > TOLD_EVERY:
             told[0] = time.monotonic()
-            print(f"  {runs.steps_so_far()} of {steps} steps", flush=True)
+            print(f"  {lab.steps_so_far()} of {steps} steps", flush=True)
 
     print(f"training {steps} steps, features {features}", flush=True)
     # A checkpoint in the middle of a step is no step time.
-    config = runs.config(features, max_train_steps=steps, checkpoint_step_interval=steps + 1)
-    run = runs.train(config, limit=600 + 10.0 * steps, while_training=watch)
+    config = lab.config(features, max_train_steps=steps, checkpoint_step_interval=steps + 1)
+    run = lab.train("timed", config, launcher=Launcher(documented=True), limit=600 + 10.0 * steps, while_training=watch)
     moments = [step["time"] for step in run.steps]
     return run, load.share_of_others(moments[warm_up_steps(steps) - 1], moments[-1])
 
@@ -155,7 +159,7 @@ def _peak_gpu(log: Path) -> int | None:
     return max((int(one) * 2**20 for one in used if one.isdecimal()), default=None)
 
 
-def _trace(runs: TinyRuns, options: argparse.Namespace, folder: Path) -> None:
+def _trace(lab: Lab, options: argparse.Namespace, folder: Path) -> None:
     """A run of its own: a profiler would disturb the times."""
     if not options.trace:
         return
@@ -163,8 +167,8 @@ def _trace(runs: TinyRuns, options: argparse.Namespace, folder: Path) -> None:
         print("no trace: there is no GPU on this machine", file=sys.stderr)
         return
     print(f"tracing {TRACED_STEPS} steps", flush=True)
-    config = runs.config(options.features, max_train_steps=TRACED_STEPS, checkpoint_step_interval=TRACED_STEPS + 1)
-    runs.train(config, more={"SIMPLETUNER_TORCH_PROFILER_DIR": str(folder)})
+    config = lab.config(options.features, max_train_steps=TRACED_STEPS, checkpoint_step_interval=TRACED_STEPS + 1)
+    lab.train("traced", config, variables={"SIMPLETUNER_TORCH_PROFILER_DIR": str(folder)})
 
 
 def _write_json(path: Path, record: Record, comparison: Comparison | None) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import machine, process
-from ..place import Place
+from ..place import Place, environment
+from ..tiny.run import Run
 from .baseline_compare import FORMAT, Comparison
-from .tiny_run import Run
 
 Record = dict[str, Any]
 PACKAGES = ("torch", "accelerate", "diffusers", "transformers")
@@ -92,7 +92,7 @@ def diagnostic(place: Place, folder: Path) -> Record:
     done = process.run(
         [sys.executable, str(script), "--skip-allocation", "--quiet", "--output", str(report)],
         cwd=folder,
-        environment=place.environment(place.fork),
+        environment=environment(place.fork),
         log=folder / "diagnostic.log",
         limit=DIAGNOSTIC_LIMIT,
     )

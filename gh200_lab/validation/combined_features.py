@@ -12,9 +12,10 @@ from pathlib import Path
 from .. import process
 from ..place import Place, find_place
 from ..scenario import Failed, Scenario, Skipped, main, parser
+from ..tiny.lab import Lab
+from ..tiny.run import Run
 from .audio_run import audio
 from .manual_requests import manual_requests
-from .tiny_run import Run, tiny_runs
 from .upstream_probes import ATTENTION_PROBE, run_probe
 
 ABOUT = """\
@@ -47,19 +48,19 @@ def backend(name: str, place: Place, options: argparse.Namespace) -> str:
         raise Failed(problem or f"upstream refuses a backend that every machine has: {missing}")
     if missing:
         raise Skipped(missing)
-    with tiny_runs(place, f"{BACKEND}{name}", options.keep) as runs:
-        runs.make()
-        config = runs.config(max_train_steps=len(WINDOWS), attention_mechanism=name)
+    with place.folder(f"{BACKEND}{name}", options.keep) as folder:
+        lab = Lab(folder, place.fork)
+        lab.make()
+        config = lab.config(max_train_steps=len(WINDOWS), attention_mechanism=name)
         config["gh200_optimizations"] |= RAMP
-        run = runs.train(config, quick=True)
+        run = lab.train("all-on", config)
         check_features(run, WINDOWS)
         return f"{len(run.steps)} steps, windows {run.windows()}, loss {run.losses()[0]:.4f} -> {run.losses()[-1]:.4f}"
 
 
 def check_features(run: Run, windows: list[int]) -> None:
     """Everything was on, the windows were the schedule's, the weights were written, and no loss went astray."""
-    active = (run.end.get("runtime") or {}).get("on", {})
-    off = [feature for feature in FEATURES if feature not in active]
+    off = [feature for feature in FEATURES if feature not in run.features()]
     problems = [f"not on: {', '.join(off)}"] if off else []
     if run.windows() != windows:
         problems.append(f"windows {run.windows()} instead of the schedule's {windows}")

@@ -10,9 +10,9 @@ from typing import Any
 
 from .. import process
 from ..machine import gpus
-from ..place import Place
+from ..place import Place, environment
 from ..scenario import Failed, Scenario, Skipped, main, parser
-from .tiny_run import make_pictures, work_folder
+from ..tiny.pictures import make_pictures
 
 ABOUT = """\
 Shows the diagnostic, the memory layer, in-memory staging and the accumulation ramp of the built fork, one by one.
@@ -34,12 +34,12 @@ def diagnostic(place: Place, options: argparse.Namespace) -> str:
     script = place.fork / "gh200_diagnostic.py"
     if not script.is_file():
         raise Skipped("this fork has no gh200_diagnostic.py")
-    with work_folder(place, "diagnostic", options.keep) as folder:
+    with place.folder("diagnostic", options.keep) as folder:
         report_file = folder / "report.json"
         done = process.run(
             [sys.executable, str(script), "--skip-allocation", "--quiet", "--output", str(report_file)],
             cwd=folder,
-            environment=place.environment(place.fork),
+            environment=environment(place.fork),
             log=folder / "printed.log",
             limit=LIMIT,
         )
@@ -121,14 +121,14 @@ def ramp(place: Place, options: argparse.Namespace) -> str:
 
 def _probe(place: Place, name: str, keep: bool) -> dict[str, Any]:
     """What a process of the fork saw; it is a failure if that process took its package from somewhere else."""
-    with work_folder(place, name, keep) as folder:
-        make_pictures(folder / "data")
+    with place.folder(name, keep) as folder:
+        make_pictures(folder / "data", 3)
         answer = folder / "answer.json"
         done = process.run(
             [sys.executable, str(Path(__file__).with_name("gh200_probe.py")), name, str(answer), str(folder / "data")],
             cwd=folder,
             # Upstream's start-up code is for trainers, and takes ten seconds.
-            environment=place.environment(place.fork, SIMPLETUNER_SKIP_TORCH="1"),
+            environment=environment(place.fork, SIMPLETUNER_SKIP_TORCH="1"),
             log=folder / "printed.log",
             limit=LIMIT,
         )

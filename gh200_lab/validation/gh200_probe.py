@@ -132,6 +132,7 @@ def _by_hand(rows: Any, windows: list[int]) -> list[list[float]]:
     for size in windows:
         leaf = weight.clone().requires_grad_()
         torch.stack([(leaf @ row).tanh().square() for row in rows[first : first + size]]).mean().backward()
+        assert leaf.grad is not None
         weight, first = weight - 0.1 * leaf.grad, first + size
         updates.append(weight.tolist())
     return updates

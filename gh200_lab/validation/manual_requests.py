@@ -9,7 +9,9 @@ from typing import Any
 
 from ..place import Place
 from ..scenario import Failed
-from .tiny_run import Run, TinyRuns, differing_losses, tiny_runs
+from ..tiny.lab import Lab
+from ..tiny.launch import Launcher
+from ..tiny.run import Run, differing_losses
 
 # Quadratic from 1 to 4 over 24 micro-batches: a longer ramp than elsewhere, so that the request falls inside it.
 RAMP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 4, "batch_rampup_steps": 24}
@@ -35,13 +37,14 @@ def manual_requests(place: Place, options: argparse.Namespace) -> str:
     Upstream draws random numbers while it validates, so a run that never validates has other losses afterwards. A
     checkpoint draws none: the second run makes no checkpoint there.
     """
-    with tiny_runs(place, "manual", options.keep) as runs:
-        runs.make()
-        config = runs.config(max_train_steps=len(WINDOWS), **VALIDATION)
+    with place.folder("manual", options.keep) as folder:
+        lab, documented = Lab(folder, place.fork), Launcher(documented=True)
+        lab.make()
+        config = lab.config(max_train_steps=len(WINDOWS), **VALIDATION)
         config["gh200_optimizations"] |= RAMP
-        asked = runs.train(config, while_training=lambda _: _ask(runs))
+        asked = lab.train("asked", config, launcher=documented, while_training=lambda _: _ask(lab))
         checkpoint, validated = _checkpoint(asked), _validated(asked)
-        scheduled = runs.train(config | {"validation_step_interval": validated})
+        scheduled = lab.train("scheduled", config | {"validation_step_interval": validated}, launcher=documented)
         # Its next validation is at twice that step; inside a larger window the two would not fall on one micro-batch.
         compared = min(2 * validated, len(WINDOWS)) if WINDOWS[validated] == 1 else validated
         _check(asked, scheduled, checkpoint, validated, compared)
@@ -51,13 +54,13 @@ def manual_requests(place: Place, options: argparse.Namespace) -> str:
         )
 
 
-def _ask(runs: TinyRuns) -> None:
+def _ask(lab: Lab) -> None:
     """Once, as an operator would: whole, by renaming, because the run may look at any moment."""
-    if runs.steps_so_far() < ASK_AFTER or runs.signals.read_text(encoding="utf-8") != "{}":
+    if lab.steps_so_far() < ASK_AFTER or lab.signals.read_text(encoding="utf-8") != "{}":
         return
-    new = runs.signals.with_suffix(".new")
+    new = lab.signals.with_suffix(".new")
     new.write_text(json.dumps(REQUEST), encoding="utf-8")
-    os.replace(new, runs.signals)
+    os.replace(new, lab.signals)
 
 
 def _validated(run: Run) -> int:

@@ -24,7 +24,7 @@ def compute(backend: str) -> dict[str, Any]:
     """The same tiny attention and its gradient, as a model of diffusers and as an older one calls for it."""
     import torch
     from diffusers.models.attention_dispatch import dispatch_attention_fn
-    from diffusers.utils import is_xformers_available
+    from diffusers.utils.import_utils import is_xformers_available
 
     from simpletuner.helpers.training.attention_backend import AttentionBackendController, AttentionPhase
 

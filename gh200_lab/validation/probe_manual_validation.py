@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ def ask(path: Path, moment: int, text: str) -> None:
 
 def start(path: Path) -> Any:
     """A Trainer that upstream's own start-up has connected with the signal file."""
-    from simpletuner import train
     from simpletuner.helpers.training.trainer import Trainer
 
     class Unconfigured(Trainer):  # type: ignore[misc]
@@ -34,7 +34,7 @@ def start(path: Path) -> Any:
     os.environ["SIMPLETUNER_ACCELERATE_SIGNAL_FILE"] = str(path)
     trainer = Unconfigured()
     try:
-        train._run_training(trainer)
+        import_module("simpletuner.train")._run_training(trainer)
     except Registered:
         return trainer
     raise RuntimeError("upstream's start-up went past the place where its triggers are registered")

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..place import Place
+from ..place import Place, environment
 from ..scenario import Failed, Skipped
 from .upstream_trees import both_trees
 
@@ -96,7 +96,7 @@ def run_probe(place: Place, tree: Path, probe: str) -> dict[str, Any]:
             done = subprocess.run(
                 [*command, str(answer)],
                 cwd=folder,
-                env=place.environment(tree, PYTHONHASHSEED="0"),
+                env=environment(tree),
                 capture_output=True,
                 text=True,
                 errors="replace",

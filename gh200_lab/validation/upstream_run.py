@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from ..place import Place
+from ..place import environment
 
 # Of a test: passed, failed, error, skipped or timed out. By file, then by test.
 Results = dict[str, dict[str, str]]
@@ -52,7 +52,6 @@ class Ran:
 class Runner:
     """`scratch` has short paths, for sockets; `logs` keeps what pytest said, by tree and first file."""
 
-    place: Place
     scratch: Path
     logs: Path
     limits: Limits
@@ -91,7 +90,7 @@ class Runner:
         for variable, folder in (("HOME", self.scratch / f"{name}.home"), ("TMPDIR", self.scratch / f"{name}.tmp")):
             folder.mkdir(exist_ok=True)
             own[variable] = str(folder)
-        inherited = self.place.environment(tree, PYTHONHASHSEED="0", **own)
+        inherited = environment(tree, **own)
         return {key: value for key, value in inherited.items() if not key.startswith(_FOREIGN)}
 
     def _wait(self, process: subprocess.Popen[bytes], report: Path, limit: int) -> str:

@@ -69,7 +69,7 @@ class Suite:
         self.stop = threading.Event()
         logs = self.work / "logs"
         logs.mkdir(exist_ok=True)
-        self.runner = Runner(place, scratch, logs, plan.limits, self.stop)
+        self.runner = Runner(scratch, logs, plan.limits, self.stop)
         self.results: dict[str, Results] = {name: {} for name, _ in trees.items()}
         self.unfinished: dict[str, str] = {}
         self.reused = 0

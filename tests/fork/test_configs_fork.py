@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 import tiny
+
+from gh200_lab.place import environment
 
 PARSE = """
 import json, sys
@@ -31,9 +32,12 @@ def test_the_forks_loader_reads_every_training_config() -> None:
     names = [
         f"config/{p.name}" for p in sorted(folder.iterdir()) if p.suffix in (".json", ".toml") and p.name not in lists
     ]
-    environment = {**os.environ, "PYTHONPATH": str(tiny.FORK), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", PARSE, json.dumps(names)], cwd=tiny.FORK, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", PARSE, json.dumps(names)],
+        cwd=tiny.FORK,
+        env=environment(tiny.FORK),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 import pickle
@@ -14,6 +13,7 @@ import tiny
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from gh200_lab.tiny.run import cached, weights
 from simpletuner.gh200 import hooks
 from simpletuner.gh200.datasets import sites as in_memory_sites
 from simpletuner.gh200.datasets.codecs import NAMES
@@ -140,20 +140,16 @@ IN_RAM = {"type": "in_memory", "in_memory": {"compression": "lz4"}}
 def test_training_from_ram_gives_the_same_bits_as_local(tmp_path: Path) -> None:
     """Cold, four buckets: the same buckets, cache files, updates and weights."""
     lab = tiny.Lab(tmp_path)
-    folder = lab.add_shapes()
     seen = {}
     for name, kind in (("local", {}), ("ram", IN_RAM)):
-        lab.forget_caches()
         lab.entry_changes |= kind
-        run = lab.run(name)
-        assert run.code == 0, run.log[-4000:]
-        (listed,) = folder.glob("aspect_ratio_bucket_indices*.json")
+        run = lab.watched(name, cold=True)
+        assert run.code == 0, run.text[-4000:]
+        (listed,) = (tmp_path / "images").glob("aspect_ratio_bucket_indices*.json")
         buckets = json.loads(listed.read_text())["aspect_ratio_bucket_indices"]
         members = {shape: sorted(paths) for shape, paths in buckets.items()}
-        # Upstream compresses cache files, and gzip writes the time into them.
-        caches = {str(path): gzip.decompress(path.read_bytes()) for path in (tmp_path / "cache").rglob("*.pt")}
-        seen[name] = (members, caches, run.updates(), tiny.digests(run.output))
-        assert run.log.count("Staged 24 files") == (1 if kind else 0)
+        seen[name] = (members, cached(tmp_path / "cache"), run.updates(), weights(run.output))
+        assert run.text.count("Staged 24 files") == (1 if kind else 0)
     assert seen["ram"] == seen["local"]
     assert len(seen["ram"][0]) == 4 and len(seen["ram"][1]) >= 24 and len(seen["ram"][2]) == 6
 
@@ -162,13 +158,12 @@ def test_training_from_ram_gives_the_same_bits_as_local(tmp_path: Path) -> None:
 def test_two_ranks_share_one_staged_dataset(tmp_path: Path) -> None:
     """Warm: with two ranks upstream's own first scan is a race that two runs of `local` lose differently."""
     lab = tiny.Lab(tmp_path)
-    lab.add_shapes()
-    assert lab.run("scan").code == 0
+    assert lab.watched("scan").code == 0
     seen = {}
     for name, kind in (("local", {}), ("ram", IN_RAM)):
         lab.entry_changes |= kind
-        run = lab.run(name, ranks=2)
-        assert run.code == 0, run.log[-4000:]
-        seen[name] = tiny.digests(run.output)
-        assert run.log.count("Staged 24 files") == (1 if kind else 0)
+        run = lab.watched(name, ranks=2)
+        assert run.code == 0, run.text[-4000:]
+        seen[name] = weights(run.output)
+        assert run.text.count("Staged 24 files") == (1 if kind else 0)
     assert seen["ram"] == seen["local"] and seen["ram"]

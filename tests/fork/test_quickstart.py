@@ -12,7 +12,7 @@ import tiny
 
 from tests.browser import find_browser, look
 
-WORK = tiny.REPO / "build" / "quickstart"
+WORK = tiny.ROOT / "build" / "quickstart"
 LOADS = """
 import sys, torch
 from diffusers import StableDiffusionXLPipeline
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 def test_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gh200_lab.quickstart.run", "--steps", "16"]
-    done = subprocess.run(command, cwd=tiny.REPO, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     assert "16 steps" in done.stdout and "report" in done.stdout
     records = [json.loads(line) for line in (WORK / "run.jsonl").read_text().splitlines()]

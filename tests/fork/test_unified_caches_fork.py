@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,11 @@ from pathlib import Path
 import pytest
 import tiny
 
-ON = {"cache_config": {"vae_cache_type": "unified_memory", "text_cache_type": "unified_memory"}}
+from gh200_lab.place import environment
+from gh200_lab.tiny.config import UNIFIED
+from gh200_lab.tiny.run import Run, weights
+
+ON = {"cache_config": UNIFIED}
 STEPS = {"max_train_steps": 8, "train_batch_size": 2}
 
 
@@ -23,10 +25,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> tiny.Lab:
     return lab
 
 
-def admitted(run: tiny.Run) -> int:
+def admitted(run: Run) -> int:
     """How many entries the run's own summary says were held."""
-    summaries = [line for line in run.log.splitlines() if "GH200 memory summary" in line]
-    assert len(summaries) == 1, run.log[-3000:]
+    summaries = [line for line in run.text.splitlines() if "GH200 memory summary" in line]
+    assert len(summaries) == 1, run.text[-3000:]
     counts = summaries[0].partition("'counts': {")[2].partition("}")[0]
     return int(counts.partition("'admitted': ")[2].split(",")[0])
 
@@ -36,18 +38,16 @@ def admitted(run: tiny.Run) -> int:
 def test_unified_training_is_the_same_to_the_bit(lab: tiny.Lab) -> None:
     runs = {}
     for name, extra, cold in (("off", {}, True), ("on", ON, True), ("warm-off", {}, False), ("warm-on", ON, False)):
-        if cold:
-            shutil.rmtree(lab.folder / "cache", ignore_errors=True)
-        runs[name] = lab.run(name, **STEPS, **extra)
-        assert runs[name].code == 0, runs[name].log[-3000:]
+        runs[name] = lab.watched(name, cold=cold, **STEPS, **extra)
+        assert runs[name].code == 0, runs[name].text[-3000:]
     assert len(runs["off"].trace) == 16
     assert runs["on"].trace == runs["off"].trace
     # These two read the files that the run with the caches on has written.
     assert runs["warm-on"].trace == runs["warm-off"].trace
-    assert tiny.digests(runs["warm-on"].output) == tiny.digests(runs["warm-off"].output)
+    assert weights(runs["warm-on"].output) == weights(runs["warm-off"].output)
     assert admitted(runs["warm-on"]) == 12, "six latents and six captions"
-    assert "GH200 memory summary" not in runs["off"].log
-    assert "written_to" not in runs["on"].log + runs["warm-on"].log
+    assert "GH200 memory summary" not in runs["off"].text
+    assert "written_to" not in runs["on"].text + runs["warm-on"].text
 
 
 COLLATE = """
@@ -109,10 +109,9 @@ print(json.dumps(answer))
 def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_path: Path) -> None:
     folder = tmp_path / "latents"
     folder.mkdir()
-    environment = os.environ | {"PYTHONPATH": str(tiny.FORK), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
+    done = subprocess.watched(
         [sys.executable, "-c", COLLATE, folder],
-        env=environment,
+        env=environment(tiny.FORK, CUDA_VISIBLE_DEVICES=""),
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -17,7 +17,7 @@ TRAINS = pytest.mark.slow
 
 def run(script: str, *arguments: str, cwd: Path) -> tuple[int, str]:
     environment = os.environ | {"GH200_FORK": str(tiny.FORK)}
-    command = ["bash", str(tiny.REPO / "scripts" / script), *arguments]
+    command = ["bash", str(tiny.ROOT / "scripts" / script), *arguments]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -51,7 +51,7 @@ def test_the_features_together_with_an_attention_backend(tmp_path: Path) -> None
     assert found["backend-native-math"]["verdict"] == "passed"
     assert "[1, 1, 1, 1, 1, 2, 2, 3, 4]" in found["backend-native-math"]["what"]
     assert found["backend-sageattention"]["verdict"] == "skipped"
-    assert not list((tiny.REPO / "build" / "validation").glob("backend-*"))
+    assert not list((tiny.ROOT / "build" / "validation").glob("backend-*"))
 
 
 @TRAINS

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from tests.fake_driver.fake_driver import CannotBuild, Machine, build
 
 
 @pytest.fixture(autouse=True)
 def _light_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMPLETUNER_SKIP_TORCH", "1")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Python behind the stand-in driver."""
+    try:
+        build()
+    except CannotBuild as reason:
+        pytest.skip(str(reason))
+    return Machine(None, tmp_path / "calls.log")

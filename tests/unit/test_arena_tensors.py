@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ from simpletuner.gh200.caches.blocks import ArenaFull, Budget, holdable
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.fake_driver.fake_driver import CannotBuild, Machine, build
+from tests.fake_driver.fake_driver import Machine
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -124,15 +122,6 @@ def test_arena_entries_admitted_in_inference_mode_still_have_versions() -> None:
         served = slot.tensor.detach()
     served.add_(1)
     assert slot.written_to
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
-    return Machine(None, tmp_path / "calls.log")
 
 
 ON_THE_DRIVER = """

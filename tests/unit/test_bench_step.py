@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gh200_lab.bench.step import Trainer
+from gh200_lab.tiny.turns import Trainer
 
 TRAIN = """
 import time, torch

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fake_driver.fake_driver import CannotBuild, Machine, build, old_bindings
+from tests.fake_driver.fake_driver import CannotBuild, Machine, old_bindings
 
 pytestmark = pytest.mark.unit
 MIB = 1 << 20
@@ -30,15 +29,6 @@ device = Device(load_driver(), 0)
 quiet = lambda work, share: None
 MIB, PLENTY = 1 << 20, lambda: 1 << 30
 """
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
-    return Machine(None, tmp_path / "calls.log")
 
 
 def diagnosed(machine: Machine, *words: str, **faults: object) -> dict[str, Any]:

@@ -137,7 +137,7 @@ RUNNABLE = [
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder like a checkout: what commands read is linked, what they may write to is a copy."""
     folder = tmp_path_factory.mktemp("desk")
-    for name in ("gh200_diagnostic.py", "scripts", "docs", "simpletuner", "tests", "requirements"):
+    for name in ("gh200_diagnostic.py", "scripts", "docs", "simpletuner", "gh200_lab", "tests", "requirements"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "config", folder / "config")
     shutil.copy(ROOT / "config" / "gh200_in_memory_example.json", folder / "config" / "your_config.json")
@@ -194,7 +194,7 @@ def _clone(folder: Path) -> Path:
     """What `git clone` gives once the work tree is committed; upstream's archives come from this checkout's cache."""
     clone = folder / "example"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-    for name in ("gh200_rebase", "patches", "simpletuner", "scripts", "docs", "config", "requirements"):
+    for name in ("gh200_rebase", "gh200_lab", "patches", "simpletuner", "scripts", "docs", "config", "requirements"):
         shutil.copytree(ROOT / name, clone / name, dirs_exist_ok=True)
     for name in ("gh200_diagnostic.py", "train.py", "execute_gh200_rebase.sh"):
         shutil.copy2(ROOT / name, clone / name)

@@ -116,7 +116,11 @@ def test_the_guide_has_every_promised_name(kind: str) -> None:
 def messages() -> str:
     """All text constants of our programs; what is filled in at run time is left out of them."""
     found = []
-    for path in [path for top in ("simpletuner/gh200", "gh200_rebase", "gh200_lab", "scripts") for path in (ROOT / top).rglob("*")]:
+    for path in [
+        path
+        for top in ("simpletuner/gh200", "gh200_rebase", "gh200_lab", "scripts")
+        for path in (ROOT / top).rglob("*")
+    ]:
         if path.suffix == ".sh":
             found.append(path.read_text(encoding="utf-8"))
         elif path.suffix == ".py":

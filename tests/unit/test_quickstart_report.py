@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gh200_lab.quickstart.report_page import Run, read_log, write_page
+from gh200_lab.quickstart.report_page import Report, write_page
+from gh200_lab.tiny.run import read_log
 from tests.browser import find_browser, look
 
 STEP = {"kind": "step", "loss": 1.0, "effective_batch_size": 2, "resident_bytes": 2**30, "learning_rate": 1e-3}
@@ -20,8 +21,8 @@ def make_page(folder: Path, runtime: dict) -> str:
     steps = [{**STEP, "step": number, "time": float(number)} for number in range(1, 4)]
     log.write_text("".join(json.dumps(record) + "\n" for record in [*steps, {"kind": "end", "runtime": runtime}]))
     found, end = read_log(log)
-    run = Run(found, end, "accelerate launch <x>", 3.0, {"device": "CPU & more"}, "weights.safetensors")
-    return write_page(run, folder / "report.html").read_text()
+    report = Report(found, end, "accelerate launch <x>", 3.0, {"device": "CPU & more"}, "weights.safetensors")
+    return write_page(report, folder / "report.html").read_text()
 
 
 def test_page_has_its_plots_and_needs_nothing_from_outside(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.fake_driver.fake_driver import CannotBuild, Machine, build
+from tests.fake_driver.fake_driver import Machine
 from tests.unit.unified_lab import Cache, FolderBackend, unified
 
 
@@ -70,15 +70,6 @@ def test_unified_placed_latent_without_an_accelerator_is_the_view_itself(tmp_pat
 def test_unified_upstream_prefetch_is_recognised() -> None:
     args = type("Args", (), {"dataloader_prefetch_device_threshold_mb": 0.5})
     assert cache_sites.upstream_prefetches(args) and not cache_sites.upstream_prefetches(object())
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
-    return Machine(None, tmp_path / "calls.log")
 
 
 ON_THE_DRIVER = """

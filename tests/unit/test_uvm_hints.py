@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.fake_driver.fake_driver import CannotBuild, Machine, build
+from tests.fake_driver.fake_driver import Machine
 
 PREAMBLE = """
 import torch
@@ -24,15 +22,6 @@ def start(**options):
     begin_memory_run(CacheOptions(hints=True, **options))
     return Arena(Budget(None), "device", 8 << 20)
 """
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
-    return Machine(None, tmp_path / "calls.log")
 
 
 @pytest.fixture(autouse=True)

@@ -15,23 +15,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys
-sys.path.insert(0, {here!r})
 from gh200_lab.scenario import Failed, Scenario, Skipped, main, parser
 
-def good(place, options): return f"the fork is {{place.fork.name}}"
+def good(place, options): return f"the fork is {place.fork.name}"
 def unable(place, options): raise Skipped("there is no GPU")
 def bad(place, options): raise Failed("saw 2, expected 1")
 def surprising(place, options): return str(1 / 0)
 
-known = {{"good": good, "unable": unable, "bad": bad, "surprising": surprising}}
-levels = {{"good": "unit", "unable": "system", "bad": "integration", "surprising": "system"}}
+known = {"good": good, "unable": unable, "bad": bad, "surprising": surprising}
+levels = {"good": "unit", "unable": "system", "bad": "integration", "surprising": "system"}
 sys.exit(main([Scenario(name, levels[name], run) for name, run in known.items()], parser("about").parse_args()))
 """
 # A child of a child that would go on for minutes, as a launcher's trainer would.
 LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(300)', sys.argv[1]])"
 RUNNER = """
 import sys
-sys.path.insert(0, {here!r})
 from pathlib import Path
 from gh200_lab import process
 process.end_well_when_asked_to()
@@ -54,14 +52,14 @@ def fork(tmp_path: Path) -> Path:
 def run(script: Path | str, *arguments: str, fork: Path) -> subprocess.CompletedProcess[str]:
     module = ["-m", script] if isinstance(script, str) else [str(script)]
     command = [sys.executable, *module, *arguments]
-    environment = os.environ | {"GH200_FORK": str(fork)}
+    environment = os.environ | {"GH200_FORK": str(fork), "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "script.py"
-    path.write_text(SCRIPT.format(here=str(ROOT)))
+    path.write_text(SCRIPT)
     return path
 
 
@@ -155,8 +153,9 @@ def wait_until(condition: object, seconds: float = 30) -> bool:
 @pytest.mark.parametrize(("limit", "stop"), [(2, None), (300, signal.SIGTERM), (300, signal.SIGINT)])
 def test_children_end_with_the_time_limit_and_with_the_script(tmp_path: Path, limit: int, stop: int | None) -> None:
     mark = f"mark-{os.getpid()}-{limit}-{stop}"
-    code = RUNNER.format(here=str(ROOT), launcher=LAUNCHER, mark=mark, limit=limit)
-    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as runner:
+    code = RUNNER.format(launcher=LAUNCHER, mark=mark, limit=limit)
+    command, environment = [sys.executable, "-c", code], os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as runner:
         assert wait_until(lambda: len(still_there(mark)) == 2)
         if stop is not None:
             runner.send_signal(stop)

@@ -1,0 +1,49 @@
+"""Makes the tiny models, each in a process of its own: what that imports is slow, and talks."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from .. import process
+from ..place import environment
+from ..scenario import Failed
+
+HERE = Path(__file__).parent
+LIMIT = 600.0
+
+
+def make_model(folder: Path) -> None:
+    """The random SDXL pipeline; a finished one is left as it is."""
+    if not (folder / "model_index.json").is_file():
+        _make("model.py", folder, os.environ)
+
+
+def make_audio_model(folder: Path, fork: Path) -> None:
+    """The random ACE-Step; its classes are the fork's."""
+    _make("audio.py", folder, environment(fork))
+
+
+@functools.cache
+def shared_model() -> Path:
+    """One for all runs of this process; it goes with it."""
+    folder = Path(tempfile.mkdtemp(prefix="gh200-model-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    make_model(folder / "model")
+    return folder / "model"
+
+
+def _make(script: str, folder: Path, variables: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder.with_suffix(".log")
+    command = [sys.executable, "-P", str(HERE / script), str(folder)]
+    done = process.run(command, cwd=folder, environment=variables, log=log, limit=LIMIT)
+    if done.code:
+        raise Failed(f"the tiny model could not be made: {done.complaint()}")
+    log.unlink()
