@@ -191,7 +191,8 @@ class Driver:
         return int(self.call("cuDeviceGetAttribute", self._api.CUdevice_attribute(attribute), device))
 
     def device_name(self, device: int) -> str:
-        return self.call("cuDeviceGetName", 256, device).split(b"\0", 1)[0].decode()
+        name: bytes = self.call("cuDeviceGetName", 256, device)
+        return name.split(b"\0", 1)[0].decode()
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Free and total bytes of the GPU's own memory."""
