@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# build.sh [CC]: compiles the stand-in once per version of its sources and prints the folder of the libraries.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+compiler=${1:-}
+
+if [[ -z $compiler ]]; then
+    compiler=$(command -v cc || command -v gcc || command -v clang) || {
+        echo "error: the GPU stand-in cannot be built: no C compiler on this machine; install the package gcc" >&2
+        exit 3
+    }
+fi
+
+shopt -s nullglob
+sources=("$here"/driver/*.c)
+version=$(cat "$here"/driver/*.[ch] "${BASH_SOURCE[0]}" | sha256sum | cut -c1-16)
+folder=$here/../../build/gpu_stand_in/$(basename "$compiler")-$version
+if [[ -d $folder ]]; then
+    realpath "$folder"
+    exit
+fi
+
+mkdir -p "$(dirname "$folder")"
+partial=$(mktemp -d "$folder.XXXXXX")
+trap 'rm -rf "$partial"' EXIT
+flags=(-std=gnu11 -Wall -Wextra -Werror -O2 -shared -fPIC -fvisibility=hidden)
+model=()
+for source in "${sources[@]}"; do
+    [[ $source == */nvml.c ]] || model+=("$source")
+done
+"$compiler" "${flags[@]}" -Wl,-soname,libcuda.so.1 -o "$partial/libcuda.so.1" "${model[@]}" -lpthread -ldl
+"$compiler" "${flags[@]}" -Wl,-soname,libnvidia-ml.so.1 -o "$partial/libnvidia-ml.so.1" \
+    "$here/driver/nvml.c" "$here/driver/settings.c"
+# Whoever is first has built it; two at once do no harm.
+mv -T "$partial" "$folder" 2>/dev/null || [[ -d $folder ]]
+realpath "$folder"

@@ -1,0 +1,106 @@
+#include "settings.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+settings_t settings;
+
+static long number(const char *name, long fallback) {
+    const char *text = getenv(name);
+    return text && *text ? strtol(text, NULL, 0) : fallback;
+}
+
+static gpu_mode_t mode_setting(void) {
+    const char *text = getenv("STAND_IN_MODE");
+    if (text && !strcmp(text, "numa")) return MODE_NUMA;
+    if (text && !strcmp(text, "cdmm")) return MODE_CDMM;
+    return MODE_PCIE;
+}
+
+const char *mode_name(void) {
+    static const char *const names[] = {"numa", "cdmm", "pcie"};
+    return names[settings.mode];
+}
+
+int is_coherent(void) { return settings.mode != MODE_PCIE; }
+
+int numa_node_of(int physical) { return settings.mode == MODE_NUMA ? 1 + physical : -1; }
+
+const char *device_name(int physical) {
+    static char names[MAX_DEVICES][32];
+    snprintf(names[physical], sizeof names[physical], "Stand-in %d", physical);
+    return names[physical];
+}
+
+void device_uuid(int physical, uuid_bytes_t *out) {
+    static const unsigned char base[16] = {0x57, 0xa4, 0xd1, 0x90, 0x2c, 0x1e, 0x4b, 0x77,
+                                           0x8f, 0x30, 0x6e, 0x5d, 0x91, 0x02, 0xc4, 0x00};
+    memcpy(out->bytes, base, sizeof base);
+    out->bytes[0] ^= (unsigned char)(physical * 37); /* told apart by a short prefix, as CUDA_VISIBLE_DEVICES allows */
+    out->bytes[15] = (unsigned char)physical;
+}
+
+void device_uuid_text(int physical, char out[41]) {
+    uuid_bytes_t uuid;
+    device_uuid(physical, &uuid);
+    int length = sprintf(out, "GPU-");
+    for (int i = 0; i < 16; i++) {
+        int dash = i == 4 || i == 6 || i == 8 || i == 10;
+        length += sprintf(out + length, "%s%02x", dash ? "-" : "", uuid.bytes[i]);
+    }
+}
+
+/* The physical device an entry of CUDA_VISIBLE_DEVICES names; -1 for none, which ends CUDA's list. */
+static int physical_named(const char *entry) {
+    if (!strncmp(entry, "GPU-", 4)) {
+        for (int physical = 0; physical < settings.physical_devices; physical++) {
+            char uuid[41];
+            device_uuid_text(physical, uuid);
+            if (!strncmp(uuid, entry, strlen(entry))) return physical;
+        }
+        return -1;
+    }
+    char *end;
+    long index = strtol(entry, &end, 10);
+    return end != entry && !*end && index >= 0 && index < settings.physical_devices ? (int)index : -1;
+}
+
+static void read_visible_devices(void) {
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    settings.devices = 0;
+    if (!text) {
+        for (int i = 0; i < settings.physical_devices; i++) settings.physical_of[settings.devices++] = i;
+        return;
+    }
+    char list[1024];
+    snprintf(list, sizeof list, "%s", text);
+    char *rest = list;
+    for (char *entry; (entry = strsep(&rest, ","));) {
+        while (*entry == ' ') entry++;
+        int physical = *entry ? physical_named(entry) : -1;
+        if (physical < 0 || settings.devices == MAX_DEVICES) return;
+        settings.physical_of[settings.devices++] = physical;
+    }
+}
+
+void read_settings(void) {
+    long wanted = number("STAND_IN_DEVICES", 1);
+    settings.physical_devices = (int)(wanted < 0 ? 0 : wanted > MAX_DEVICES ? MAX_DEVICES : wanted);
+    read_visible_devices();
+    settings.mode = mode_setting();
+    settings.concurrent_managed_access = (int)number("STAND_IN_CONCURRENT", 1);
+    settings.driver_version = (int)number("STAND_IN_VERSION", 13000);
+    settings.init_error = (int)number("STAND_IN_INIT_ERROR", 0);
+    settings.events_never_ready = (int)number("STAND_IN_EVENTS_NEVER_READY", 0);
+    settings.page_bytes = (size_t)number("STAND_IN_PAGE", 65536);
+    settings.hbm_bytes = (size_t)number("STAND_IN_HBM", 64L << 20);
+    settings.managed_limit_bytes = (size_t)number("STAND_IN_MANAGED", 1L << 30);
+    settings.fail_name = getenv("STAND_IN_FAIL");
+    settings.fail_code = (int)number("STAND_IN_FAIL_CODE", UNKNOWN_ERROR);
+    settings.fail_after = (int)number("STAND_IN_FAIL_AFTER", 0);
+    settings.fail_times = (int)number("STAND_IN_FAIL_TIMES", 0);
+    settings.fail_every = (int)number("STAND_IN_FAIL_EVERY", 0);
+    settings.corrupt_fill = (int)number("STAND_IN_CORRUPT", 0);
+    settings.trace_violations = (int)number("STAND_IN_TRACE_VIOLATIONS", 0);
+}

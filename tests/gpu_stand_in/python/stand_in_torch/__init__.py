@@ -1,0 +1,29 @@
+"""Kernels for the stand-in CUDA device: CPU code on the same bytes, behind torch's own CUDA dispatch key."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+BACKEND = "STAND_IN_BACKEND"
+
+
+def install() -> None:
+    """Called once, when torch has been imported."""
+    from . import memory, ranks, registry
+
+    if torch.version.cuda is None:
+        raise RuntimeError(
+            f"torch {torch.__version__} was built without CUDA, and the GPU stand-in plays beneath torch's CUDA code; "
+            "use the environment that scripts/setup.sh makes"
+        )
+    memory.find_library()
+    registry.register_kernels()
+    # Their kernels are compiled ones that no CPU code can stand for.
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    if os.environ.get(BACKEND):
+        ranks.use_backend(os.environ[BACKEND])

@@ -1,0 +1,87 @@
+"""One aten operation on CUDA tensors, run by its CPU kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .memory import CPU, on_cpu, to_device
+from .random_numbers import cpu_generator
+
+CPU_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+# CUDA kernels refuse CPU tensors beside theirs, but for indices, which they fetch themselves.
+TAKES_CPU_TENSORS = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::_foreach_copy_"})
+
+Kernel = Callable[..., Any]
+
+
+class _Arguments:
+    """The arguments of one call with CPU tensors in place of the device's."""
+
+    def __init__(self, takes_cpu_tensors: bool) -> None:
+        self.takes_cpu_tensors = takes_cpu_tensors
+        self.device: torch.device | None = None
+        self.originals: dict[int, torch.Tensor] = {}
+
+    def convert(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, list | tuple):
+            return [self.convert(item) for item in value]
+        if isinstance(value, torch.device):
+            self._meet(value)
+            return CPU
+        return value
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type != "cuda":
+            if tensor.dim() and not self.takes_cpu_tensors:
+                self._refuse(tensor.device)
+            return tensor
+        self._meet(tensor.device)
+        seen = on_cpu(tensor)
+        self.originals[id(seen)] = tensor
+        self.originals[-id(seen)] = seen  # an id is only good while its object lives
+        return seen
+
+    def _meet(self, device: torch.device) -> None:
+        if device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        if self.device is not None and self.device != device:
+            self._refuse(device)
+        self.device = device
+
+    def _refuse(self, other: torch.device) -> None:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {self.device} and {other}!"
+        )
+
+    def give_back(self, result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            original = self.originals.get(id(result))
+            return original if original is not None else to_device(result, self.device or torch.device("cuda"))
+        if isinstance(result, list | tuple):
+            return type(result)(self.give_back(item) for item in result)
+        return result
+
+
+def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
+    """A kernel for the CUDA key; what the schema decides is decided here, once."""
+    schema = operation._schema
+    takes_cpu_tensors = schema.name in TAKES_CPU_TENSORS
+    draws = any(argument.name == "generator" for argument in schema.arguments)
+    redispatch = operation.redispatch
+
+    def run(*positional: Any, **named: Any) -> Any:
+        arguments = _Arguments(takes_cpu_tensors)
+        converted = [arguments.convert(value) for value in positional]
+        options = {name: arguments.convert(value) for name, value in named.items()}
+        if draws:
+            assert arguments.device is not None
+            options["generator"] = cpu_generator(named.get("generator"), arguments.device)
+        options.pop("pin_memory", None)
+        return arguments.give_back(redispatch(CPU_KEY, *converted, **options))
+
+    return run
