@@ -110,6 +110,15 @@ API int nvmlDeviceGetHandleByUUID(const char *wanted, device_t *device) {
     }
     return NVML_NOT_FOUND;
 }
+/* Bus numbers begin at 1, as the CUDA devices say. */
+API int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, device_t *device) {
+    if (!initialised) return NVML_UNINITIALIZED;
+    unsigned domain, number;
+    if (sscanf(bus, "%x:%x:", &domain, &number) != 2) return NVML_INVALID_ARGUMENT;
+    if (!number || number > (unsigned)settings.physical_devices) return NVML_NOT_FOUND;
+    *device = (device_t)(uintptr_t)number;
+    return NVML_OK;
+}
 API int nvmlDeviceGetIndex(device_t device, unsigned *out) {
     int index, bad = find(device, &index);
     if (!bad) *out = (unsigned)index;
@@ -149,6 +158,20 @@ API int nvmlDeviceGetUtilizationRates(device_t device, utilization_t *out) {
     *out = (utilization_t){0, 0};
     return bad;
 }
+
+API int nvmlDeviceGetComputeRunningProcesses(device_t device, unsigned *count, void *processes) {
+    (void)processes;
+    int index, bad = find(device, &index);
+    *count = 0;
+    return bad;
+}
+/* NVLink and fabrics: torch looks for these when it loads NVML. */
+#define NOT_PLAYED(name) \
+    API int name(void) { return NVML_NOT_SUPPORTED; }
+NOT_PLAYED(nvmlDeviceGetNvLinkRemoteDeviceType)
+NOT_PLAYED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+NOT_PLAYED(nvmlDeviceGetGpuFabricInfoV)
+NOT_PLAYED(nvmlDeviceGetP2PStatus)
 
 API int nvmlDeviceGetNumaNodeId(device_t device, int *node) {
     int index, bad = find(device, &index);

@@ -192,6 +192,11 @@ static result_t not_capturing(void *stream, int *status) {
 API result_t cudaStreamIsCapturing(void *stream, int *status) {
     return RUNTIME_CALL(NEEDS_CONTEXT, not_capturing(stream, status), "stream=%zu", NUMBER(stream));
 }
+API result_t cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph, void **dependencies,
+                                      void **edges, size_t *count) {
+    (void)id, (void)graph, (void)dependencies, (void)edges, (void)count; /* meant for a stream that is being captured */
+    return RUNTIME_CALL(NEEDS_CONTEXT, not_capturing(stream, status), "stream=%zu", NUMBER(stream));
+}
 API result_t cudaThreadExchangeStreamCaptureMode(int *mode) {
     static __thread int mode_of_thread;
     int before = mode_of_thread;

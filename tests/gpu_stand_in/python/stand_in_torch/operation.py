@@ -23,7 +23,8 @@ class _Arguments:
     def __init__(self, takes_cpu_tensors: bool) -> None:
         self.takes_cpu_tensors = takes_cpu_tensors
         self.device: torch.device | None = None
-        self.originals: dict[int, torch.Tensor] = {}
+        # By the id of the CPU tensor, which has to live as long as its id is used.
+        self.pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def convert(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -42,8 +43,7 @@ class _Arguments:
             return tensor
         self._meet(tensor.device)
         seen = on_cpu(tensor)
-        self.originals[id(seen)] = tensor
-        self.originals[-id(seen)] = seen  # an id is only good while its object lives
+        self.pairs[id(seen)] = (seen, tensor)
         return seen
 
     def _meet(self, device: torch.device) -> None:
@@ -60,11 +60,20 @@ class _Arguments:
 
     def give_back(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
-            original = self.originals.get(id(result))
-            return original if original is not None else to_device(result, self.device or torch.device("cuda"))
+            pair = self.pairs.get(id(result))
+            if pair is None:
+                return to_device(result, self.device or torch.device("cuda"))
+            return _resized(pair[1], result) if result.shape != pair[1].shape else pair[1]
         if isinstance(result, list | tuple):
             return type(result)(self.give_back(item) for item in result)
         return result
+
+
+def _resized(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """An empty `out=` tensor that the CPU's kernel has given the shape of its result."""
+    out.resize_(result.shape).as_strided_(result.shape, result.stride())
+    on_cpu(out).copy_(result)
+    return out
 
 
 def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
@@ -72,7 +81,8 @@ def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
     schema = operation._schema
     takes_cpu_tensors = schema.name in TAKES_CPU_TENSORS
     draws = any(argument.name == "generator" for argument in schema.arguments)
-    redispatch = operation.redispatch
+    # Not redispatch(): where a schema has a tensor the dispatcher hands over plain numbers, which only a call takes back.
+    call = operation._op
 
     def run(*positional: Any, **named: Any) -> Any:
         arguments = _Arguments(takes_cpu_tensors)
@@ -82,6 +92,6 @@ def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
             assert arguments.device is not None
             options["generator"] = cpu_generator(named.get("generator"), arguments.device)
         options.pop("pin_memory", None)
-        return arguments.give_back(redispatch(CPU_KEY, *converted, **options))
+        return arguments.give_back(call(*converted, **options))
 
     return run
