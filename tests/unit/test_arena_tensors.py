@@ -12,7 +12,7 @@ from simpletuner.gh200.caches.blocks import ArenaFull, Budget, holdable
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.fake_driver.fake_driver import Machine
+from tests.gpu_stand_in.stand_in import Machine
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_driver.fake_driver import CannotBuild, Machine, old_bindings
+from tests.gpu_stand_in.stand_in import CannotBuild, Machine, old_bindings
 
 pytestmark = pytest.mark.unit
 MIB = 1 << 20
@@ -197,7 +197,7 @@ print("CODE", diagnostic.main([], Machine(importable=lambda name: False)))
 
 
 def test_bandwidth_measures_three_paths_both_ways(machine: Machine) -> None:
-    report = diagnosed(machine, "--bandwidth", "--skip-allocation", hbm=64 * MIB, ats=1)
+    report = diagnosed(machine, "--bandwidth", "--skip-allocation", hbm=64 * MIB, mode="numa")
     outcome = report["facts"]["bandwidth"]
     assert [(rate["path"], rate["direction"]) for rate in outcome["rates"]] == [
         (path, direction)
@@ -214,7 +214,7 @@ def test_bandwidth_measures_three_paths_both_ways(machine: Machine) -> None:
 
 
 def test_bandwidth_on_pcie_is_not_judged(machine: Machine) -> None:
-    told = finding(diagnosed(machine, "--bandwidth", "--skip-allocation", ats=0), "bandwidth")
+    told = finding(diagnosed(machine, "--bandwidth", "--skip-allocation", mode="pcie"), "bandwidth")
     assert told["status"] == "pass" and "not judged" in told["message"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_driver.fake_driver import ROOT, CannotBuild, Machine, build, old_bindings
+from tests.gpu_stand_in.stand_in import ROOT, CannotBuild, Machine, build, old_bindings
 
 PREAMBLE = """
 from simpletuner.gh200.memory.driver import *
@@ -48,12 +48,14 @@ assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.LAST_PREFETCH_LOC
 stream, event = driver.create_stream(1), driver.create_event(1)
 free, total = driver.memory_info(1)
 driver.prefetch(pointer, MIB, Place(1), stream, 1)
-driver.record_event(event, stream)
-assert driver.event_reached(event)
+with driver.on_device(1):
+    driver.record_event(event, stream)
+    assert driver.event_reached(event)
 assert driver.memory_info(1) == (free - MIB, total)
 driver.prefetch(pointer, MIB, HOST, stream, 1)
 assert driver.memory_info(1) == (free, total)
-assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.LAST_PREFETCH_LOCATION, 1) == -1
+assert driver.range_attribute(pointer, MIB, RangeAttribute.LAST_PREFETCH_LOCATION, 1) == -1
+assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.LAST_PREFETCH_LOCATION, 1) == -2, 'only a part was moved'
 assert driver.managed_range(pointer + 99, 1) == ManagedRange(pointer, 4 * MIB)
 assert driver.managed_range(id(driver), 1) is None
 assert driver.device_attribute(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, 1) == 1
@@ -131,7 +133,7 @@ import ctypes
 first, second = driver.allocate_managed(MIB, 0), driver.allocate_managed(MIB, 0)
 driver.prefetch(first, MIB, Place(0), 0, 0)
 driver.prefetch(second, MIB // 2, Place(0), 0, 0)
-fake = ctypes.CDLL("libcuda.so.1").fake_resident
+fake = ctypes.CDLL("libcuda.so.1").stand_in_resident
 fake.argtypes, fake.restype = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int], ctypes.c_size_t
 assert fake(second, MIB, 0) == MIB // 2 and fake(first, MIB, 0) == MIB // 2 and fake(first, MIB, -1) == MIB // 2
 assert driver.memory_info(0)[0] == 0

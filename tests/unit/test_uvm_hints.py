@@ -8,7 +8,7 @@ import torch
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.fake_driver.fake_driver import Machine
+from tests.gpu_stand_in.stand_in import Machine
 
 PREAMBLE = """
 import torch
@@ -76,7 +76,7 @@ start()
 plain = torch.randn(100_000)
 assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "applied"
 """,
-        ats=1,
+        mode="numa",
     )
     assert {call["result"] for call in machine.calls("cuMemAdvise_v2") + machine.calls("cuMemPrefetchAsync_v2")} == {
         "0"

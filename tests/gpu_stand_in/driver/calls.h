@@ -8,8 +8,9 @@ typedef enum { DRIVER_API, RUNTIME_API } api_t;
 /* What a call asks of its thread. */
 enum {
     ANY_THREAD = 0,
-    NEEDS_CONTEXT = 1,        /* the driver's documents list CUDA_ERROR_INVALID_CONTEXT for it */
-    SHOULD_HAVE_CONTEXT = 2,  /* they do not, so the call goes on, but it is a violation */
+    NEEDS_CONTEXT = 1,       /* refused without a current context */
+    SHOULD_HAVE_CONTEXT = 2, /* handles and ranges know their context, and a real driver may let the call pass: it goes
+                                on here too, but it is a violation */
     NO_INITIALISATION = 4,    /* answers before cuInit, and in a forked child */
     SYNCHRONISES = 8,
 };

@@ -230,26 +230,36 @@ API result_t cuMemsetD32Async(address_t to, unsigned value, size_t count, void *
 API result_t cuStreamCreate(void **stream, unsigned flags) {
     return DRIVER_CALL(NEEDS_CONTEXT, flags > 1 ? INVALID_VALUE : create_stream(stream, DRIVER_API), "flags=%u", flags);
 }
-API result_t cuStreamDestroy_v2(void *stream) { return DRIVER_CALL(NEEDS_CONTEXT, destroy_stream(stream), "stream=%zu", NUMBER(stream)); }
-API result_t cuStreamQuery(void *stream) { return DRIVER_CALL(NEEDS_CONTEXT, check_stream(stream, NULL), "stream=%zu", NUMBER(stream)); }
+API result_t cuStreamDestroy_v2(void *stream) { return DRIVER_CALL(SHOULD_HAVE_CONTEXT, destroy_stream(stream), "stream=%zu", NUMBER(stream)); }
+API result_t cuStreamQuery(void *stream) { return DRIVER_CALL(SHOULD_HAVE_CONTEXT, check_stream(stream, NULL), "stream=%zu", NUMBER(stream)); }
 API result_t cuStreamSynchronize(void *stream) {
-    return DRIVER_CALL(NEEDS_CONTEXT | SYNCHRONISES, check_stream(stream, NULL), "stream=%zu", NUMBER(stream));
+    return DRIVER_CALL(SHOULD_HAVE_CONTEXT | SYNCHRONISES, check_stream(stream, NULL), "stream=%zu", NUMBER(stream));
 }
 API result_t cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
-    return DRIVER_CALL(NEEDS_CONTEXT, wait_for_event(stream, event), "stream=%zu event=%zu flags=%u", NUMBER(stream),
+    return DRIVER_CALL(SHOULD_HAVE_CONTEXT, wait_for_event(stream, event), "stream=%zu event=%zu flags=%u", NUMBER(stream),
                        NUMBER(event), flags);
 }
 API result_t cuEventCreate(void **event, unsigned flags) {
     return DRIVER_CALL(NEEDS_CONTEXT, flags > 7 ? INVALID_VALUE : create_event(event, DRIVER_API), "flags=%u", flags);
 }
 API result_t cuEventRecord(void *event, void *stream) {
-    return DRIVER_CALL(NEEDS_CONTEXT, record_event(event, stream), "event=%zu stream=%zu", NUMBER(event), NUMBER(stream));
+    return DRIVER_CALL(SHOULD_HAVE_CONTEXT, record_event(event, stream), "event=%zu stream=%zu", NUMBER(event), NUMBER(stream));
 }
 API result_t cuEventQuery(void *event) { return DRIVER_CALL(SHOULD_HAVE_CONTEXT, query_event(event), "event=%zu", NUMBER(event)); }
 API result_t cuEventSynchronize(void *event) {
-    return DRIVER_CALL(NEEDS_CONTEXT | SYNCHRONISES, synchronise_event(event), "event=%zu", NUMBER(event));
+    return DRIVER_CALL(SHOULD_HAVE_CONTEXT | SYNCHRONISES, synchronise_event(event), "event=%zu", NUMBER(event));
 }
-API result_t cuEventDestroy_v2(void *event) { return DRIVER_CALL(NEEDS_CONTEXT, destroy_event(event), "event=%zu", NUMBER(event)); }
+API result_t cuEventDestroy_v2(void *event) { return DRIVER_CALL(SHOULD_HAVE_CONTEXT, destroy_event(event), "event=%zu", NUMBER(event)); }
+
+/* This driver writes no log, so a callback for its lines is taken and never called. */
+API result_t cuLogsRegisterCallback(void *callback, void *user_data, void **out) {
+    (void)user_data;
+    return DRIVER_CALL(NO_INITIALISATION, out ? GIVE(out, callback) : OK, ".");
+}
+API result_t cuLogsUnregisterCallback(void *callback) {
+    (void)callback;
+    return DRIVER_CALL(NO_INITIALISATION, OK, ".");
+}
 
 /* For the tests: how many bytes of a managed range are on a device, or with -1 on the host. */
 API size_t stand_in_resident(address_t start, size_t bytes, int place) {

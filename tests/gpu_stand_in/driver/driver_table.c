@@ -54,14 +54,16 @@
     M(cuEventRecord, 2000, cuEventRecord)                                                                               \
     M(cuEventQuery, 2000, cuEventQuery)                                                                                 \
     M(cuEventSynchronize, 2000, cuEventSynchronize)                                                                     \
-    M(cuEventDestroy, 4000, cuEventDestroy_v2)
+    M(cuEventDestroy, 4000, cuEventDestroy_v2)                                                                         \
+    M(cuLogsRegisterCallback, 12080, cuLogsRegisterCallback)                                                            \
+    M(cuLogsUnregisterCallback, 12080, cuLogsUnregisterCallback)
 
 /* torch looks these up when it starts, and calls none of them unless a feature asks for it. */
 #define NOT_MODELLED(N)                                                                                                 \
     N(cuCtxFromGreenCtx) N(cuDevResourceGenerateDesc) N(cuDevSmResourceSplitByCount) N(cuDeviceGetDevResource)          \
     N(cuFuncGetAttribute) N(cuFuncSetAttribute) N(cuFuncSetCacheConfig) N(cuGreenCtxCreate) N(cuGreenCtxDestroy)        \
     N(cuGreenCtxStreamCreate) N(cuLaunchCooperativeKernel) N(cuLaunchKernel) N(cuLinkAddData_v2) N(cuLinkComplete)      \
-    N(cuLinkCreate_v2) N(cuLogsRegisterCallback) N(cuLogsUnregisterCallback) N(cuMemAddressFree) N(cuMemAddressReserve) \
+    N(cuLinkCreate_v2) N(cuMemAddressFree) N(cuMemAddressReserve) \
     N(cuMemCreate) N(cuMemExportToShareableHandle) N(cuMemGetAllocationGranularity)                                     \
     N(cuMemGetAllocationPropertiesFromHandle) N(cuMemImportFromShareableHandle) N(cuMemMap) N(cuMemRelease)             \
     N(cuMemRetainAllocationHandle) N(cuMemSetAccess) N(cuMemUnmap) N(cuModuleGetFunction) N(cuModuleLoad)               \

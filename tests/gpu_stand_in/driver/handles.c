@@ -62,6 +62,7 @@ static int is_default_stream(const void *stream) { return (uintptr_t)stream <= 2
 
 result_t check_stream(const void *stream, int *device) {
     if (is_default_stream(stream)) {
+        if (!current_context()) return INVALID_CONTEXT; /* it is a stream of the current context, and there is none */
         if (device) *device = current_device();
         return OK;
     }

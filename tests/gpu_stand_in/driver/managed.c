@@ -63,8 +63,9 @@ static void on_segmentation_fault(int number, siginfo_t *information, void *mach
     address_t address = (address_t)(uintptr_t)information->si_addr;
     lock_model();
     allocation_t *found = find_allocation(address);
-    int ours = found && found->live && found->kind == MANAGED_MEMORY && found->pages[page_of(found, address)].place >= 0;
-    if (ours) {
+    /* A forked child has no such memory, whatever its copy of the table says: it dies of the fault. */
+    int ours = !is_forked_child() && found && found->live && found->kind == MANAGED_MEMORY;
+    if (ours && found->pages[page_of(found, address)].place >= 0) { /* else another thread's fault brought it back */
         place_on_host(found, page_of(found, address));
         faults_of_cpu++;
     }

@@ -11,13 +11,13 @@ BACKEND = "STAND_IN_BACKEND"
 
 def install() -> None:
     """Called once, when torch has been imported."""
-    from . import memory, ranks, registry
-
     if torch.version.cuda is None:
         raise RuntimeError(
             f"torch {torch.__version__} was built without CUDA, and the GPU stand-in plays beneath torch's CUDA code; "
             "use the environment that scripts/setup.sh makes"
         )
+    from . import memory, ranks, registry
+
     memory.find_library()
     registry.register_kernels()
     # Their kernels are compiled ones that no CPU code can stand for.
