@@ -41,8 +41,9 @@ die() {
 
 # whole NAME VALUE LOWEST HIGHEST
 whole() {
-    [[ $2 =~ ^[0-9]{1,9}$ ]] && ((10#$2 >= $3 && 10#$2 <= $4)) ||
+    if ! [[ $2 =~ ^[0-9]{1,9}$ ]] || ((10#$2 < $3 || 10#$2 > $4)); then
         die "$1 needs a whole number from $3 to $4, got '$2'" "tests/gpu_stand_in/run.sh --help"
+    fi
 }
 
 devices=1 hbm=8192 managed=16384 mode=numa page=64 every=0 report=''
@@ -76,13 +77,13 @@ while (($#)); do
     shift
 done
 (($#)) || die "no command to run" "tests/gpu_stand_in/run.sh python -c 'import torch'"
+export PATH=$here/bin:$PATH
 command -v -- "$1" >/dev/null || die "there is no command '$1'" "name a program on PATH, or its path"
 
 libraries=$("$here/build.sh")
 kibibyte=1024 mebibyte=1048576
 export STAND_IN_DEVICES=$devices STAND_IN_HBM=$((10#$hbm * mebibyte)) STAND_IN_MANAGED=$((10#$managed * mebibyte))
 export STAND_IN_MODE=$mode STAND_IN_PAGE=$((page * kibibyte)) STAND_IN_FAIL_EVERY=$every STAND_IN_REPORT=$report
-export PATH=$here/bin:$PATH
 export PYTHONPATH=$here/python${PYTHONPATH:+:$PYTHONPATH}
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_PRELOAD=$libraries/libcuda.so.1${LD_PRELOAD:+:$LD_PRELOAD}

@@ -130,7 +130,12 @@ class Ran:
 
 
 def run(
-    options: list[str], command: list[str], report: Path, *, environment: Mapping[str, str] | None = None, seconds: int = 120
+    options: list[str],
+    command: list[str],
+    report: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    seconds: int = 120,
 ) -> Ran:
     """`run.sh OPTIONS --report REPORT COMMAND`; the report file is a new one."""
     report.unlink(missing_ok=True)

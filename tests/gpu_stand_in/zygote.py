@@ -1,4 +1,4 @@
-"""Imports torch once, then runs each request in a forked copy: a fresh CUDA driver without a fresh ten-second import."""
+"""Imports torch once and runs each request in a forked copy: a fresh CUDA driver without a fresh ten-second import."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import tempfile
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 OVERLAY = Path(__file__).resolve().parents[2] / "simpletuner"
 
 
-def run_in_child(request: dict[str, str | dict[str, str]], output: int) -> None:
+def run_in_child(request: dict[str, Any], output: int) -> None:
     for stream in (1, 2):
         os.dup2(output, stream)
     status = 1

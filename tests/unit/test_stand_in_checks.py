@@ -53,7 +53,9 @@ def names(file: str) -> list[str]:
     return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")]
 
 
-@pytest.mark.parametrize(("name", "check"), [(name, check) for name, (file, *_) in RUNS.items() for check in names(file)])
+@pytest.mark.parametrize(
+    ("name", "check"), [(name, check) for name, (file, *_) in RUNS.items() for check in names(file)]
+)
 def test_stand_in(name: str, check: str, shared: Path) -> None:
     _, ended = ran(name, shared)
     assert ended[check] == "", ended[check]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 MIB = 1 << 20
 PAGE = 65536

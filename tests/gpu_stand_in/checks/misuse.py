@@ -25,7 +25,9 @@ def check_threads_without_a_context() -> None:
         thread.start()
         thread.join()
         assert results == [INVALID_CONTEXT, 0, 0, 0]
-        assert call("cuMemFree_v2", block) == call("cuEventDestroy_v2", event) == call("cuStreamDestroy_v2", stream) == 0
+        assert (
+            call("cuMemFree_v2", block) == call("cuEventDestroy_v2", event) == call("cuStreamDestroy_v2", stream) == 0
+        )
 
 
 def check_contexts() -> None:
@@ -54,8 +56,7 @@ def check_pointers() -> None:
     with context():
         block, own, pinned = managed(MIB), made("cuMemAlloc_v2", MIB), made("cuMemHostAlloc", MIB, 0)
         assert prefetch(own, PAGE, DEVICE) == INVALID_VALUE
-        aligned = (pinned + PAGE - 1) // PAGE * PAGE
-        assert advise(aligned, PAGE, HOST) == INVALID_VALUE
+        assert advise(pinned, PAGE, HOST) == INVALID_VALUE
         assert prefetch(block, 2 * MIB, DEVICE) == INVALID_VALUE
         assert call("cuMemFree_v2", pinned) == call("cuMemFreeHost", own) == INVALID_VALUE
         assert call("cuMemFree_v2", block + PAGE) == INVALID_VALUE

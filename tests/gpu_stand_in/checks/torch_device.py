@@ -163,7 +163,10 @@ def check_random_numbers_are_a_function_of_the_state() -> None:
     torch.cuda.set_rng_state(state)
     assert torch.equal(torch.randn(64, device=CUDA), first) and not torch.equal(first, second)
     assert torch.equal(torch.randn(64, device=CUDA), second)
-    assert torch.equal(functional.dropout(torch.ones(64, device=CUDA), 0.5), dropped) and set(dropped.tolist()) == {0, 2}
+    assert torch.equal(functional.dropout(torch.ones(64, device=CUDA), 0.5), dropped) and set(dropped.tolist()) == {
+        0,
+        2,
+    }
     own = torch.Generator(device="cuda").manual_seed(9)
     drawn = torch.rand(5, device=CUDA, generator=own)
     kept = own.get_state()

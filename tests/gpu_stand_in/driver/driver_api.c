@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "advice.h"
 #include "attributes.h"
 #include "contexts.h"
 #include "errors.h"

@@ -17,11 +17,10 @@ typedef struct page {
 result_t make_pages(allocation_t *managed);
 void drop_pages(allocation_t *managed);
 
-result_t advise(address_t start, size_t bytes, int advice, location_t where);
-result_t prefetch(address_t start, size_t bytes, location_t where, const void *stream);
-result_t prefetch_batch(const address_t *starts, const size_t *sizes, size_t count, const location_t *places,
-                        const size_t *first_of_place, size_t place_count, unsigned long long flags, const void *stream);
-result_t range_attribute(void *value, size_t value_bytes, int attribute, address_t start, size_t bytes);
+size_t page_of(const allocation_t *managed, address_t address);
+void place_on_host(allocation_t *managed, size_t page);
+/* Evicts others for it; where even that makes no room, the page stays on the host. */
+void place_on_device(allocation_t *managed, size_t page, int device);
 
 /* The GPU reads or writes: its pages come to it, unless advice says that it reaches them where they are. */
 void touch_from_device(allocation_t *managed, address_t start, size_t bytes, int device);
@@ -36,6 +35,4 @@ void evict_for(int device, size_t bytes_needed);
 
 unsigned long evicted_pages(void);
 unsigned long cpu_faults(void);
-size_t system_bytes_moved_to_hbm(void);
-unsigned long system_prefetches_without_effect(void);
 #endif

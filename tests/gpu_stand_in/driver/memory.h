@@ -28,6 +28,7 @@ result_t release_device_memory(address_t base); /* cuMemFree: the GPU's own or m
 result_t register_host_memory(void *start, size_t bytes, api_t owner);
 result_t unregister_host_memory(void *start);
 
+const char *kind_name(memory_kind_t kind);
 allocation_t *find_allocation(address_t address);          /* live or lately freed; NULL for memory CUDA never saw */
 allocation_t *next_managed(size_t *position);              /* all live managed allocations, from position 0 */
 int is_mapped(address_t start, size_t bytes);              /* whether every page of system memory exists */

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "contexts.h"
 #include "handles.h"
 #include "managed.h"

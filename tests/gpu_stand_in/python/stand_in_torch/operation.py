@@ -81,7 +81,7 @@ def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
     schema = operation._schema
     takes_cpu_tensors = schema.name in TAKES_CPU_TENSORS
     draws = any(argument.name == "generator" for argument in schema.arguments)
-    # Not redispatch(): where a schema has a tensor the dispatcher hands over plain numbers, which only a call takes back.
+    # Not redispatch(): the dispatcher hands over plain numbers for some tensors, which only a call takes back.
     call = operation._op
 
     def run(*positional: Any, **named: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 def use_backend(backend: str) -> None:
     """Whoever asks torch.distributed for NCCL, or for its default, gets `backend`."""
-    import torch.distributed as distributed
+    from torch import distributed
 
     start, wait = distributed.init_process_group, distributed.barrier
 
@@ -23,5 +23,5 @@ def use_backend(backend: str) -> None:
         options.pop("device_ids", None)  # only NCCL knows them
         return wait(*arguments, **options)
 
-    distributed.init_process_group = init_process_group
+    distributed.init_process_group = init_process_group  # type: ignore[assignment]
     distributed.barrier = barrier

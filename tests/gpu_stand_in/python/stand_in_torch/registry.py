@@ -9,7 +9,7 @@ import torch
 from .operation import kernel_for
 from .special import SPECIAL
 
-# Allocation, views, waiting and reading one number back need no kernel: torch's own code runs, on the stand-in's runtime.
+# Allocation, views, waiting and reading one number back need no kernel: torch's own code runs, on our runtime.
 NATIVE = frozenset(
     {
         "_efficientzerotensor",
@@ -33,7 +33,8 @@ _library: torch.library.Library | None = None  # what is registered lives as lon
 
 def _operation(name: str) -> torch._ops.OpOverload:
     base, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, base), overload or "default")
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, base), overload or "default")
+    return found
 
 
 def _is_view(operation: torch._ops.OpOverload) -> bool:
@@ -51,12 +52,12 @@ def _stays_native(name: str) -> bool:
 def register_kernels() -> None:
     """In the dispatcher and not as a mode: also threads that Python never saw, such as autograd's, find them."""
     global _library
-    _library = torch.library.Library("aten", "IMPL")
+    _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     registered = torch._C._dispatch_get_registrations_for_dispatch_key("CUDA")
     names = [name.removeprefix("aten::") for name in registered if name.startswith("aten::")]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that torch's own kernels are replaced
         for name in [*(name for name in names if not _stays_native(name)), *COMPOSED]:
-            _library.impl(name, kernel_for(_operation(name)), "CUDA")
+            _library.impl(name, kernel_for(_operation(name)), "CUDA")  # type: ignore[no-untyped-call]
         for name, kernel in SPECIAL.items():
-            _library.impl(name, kernel, "CUDA")
+            _library.impl(name, kernel, "CUDA")  # type: ignore[no-untyped-call]
