@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_driver.fake_driver import CannotBuild, Machine, build
+from tests.gpu_stand_in.stand_in import CannotBuild, Machine, build
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_stand_in"))
-from stand_in import HERE, CannotBuild, Ran, build, run  # noqa: E402
+from tests.gpu_stand_in.stand_in import HERE, CannotBuild, Ran, build, run
 
 CHECKS = HERE / "checks"
 SMALL = ["--devices", "2", "--hbm-mb", "4", "--managed-mb", "64"]

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_stand_in"))
-import stand_in  # noqa: E402
-from stand_in import HERE, NO_COMPILER, CannotBuild, build, clean_environment, run  # noqa: E402
+from tests.gpu_stand_in import stand_in
+from tests.gpu_stand_in.stand_in import HERE, NO_COMPILER, CannotBuild, build, clean_environment, run
 
 RUN = HERE / "run.sh"
 CROSS_COMPILER = "aarch64-linux-gnu-gcc"
