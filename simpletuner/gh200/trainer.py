@@ -65,6 +65,8 @@ class TrainerHooks:
         from .ramp.apply import build_ramp
 
         current = run.current()
+        if current is not None:
+            current.hints.device = getattr(self.accelerator.device, "index", None)
         try:
             self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
         except GH200Error as error:

@@ -39,18 +39,17 @@ def test_driver_every_call_is_accepted(machine: Machine) -> None:
         PREAMBLE
         + """
 pointer = driver.allocate_managed(4 * MIB, 1)
-driver.advise(pointer, 4 * MIB, Advice.SET_PREFERRED_LOCATION, Place(1))
-driver.advise(pointer, 4 * MIB, Advice.SET_ACCESSED_BY, HOST)
-driver.advise(pointer, 4 * MIB, Advice.SET_READ_MOSTLY, Place(1))
+driver.advise(pointer, 4 * MIB, Advice.SET_PREFERRED_LOCATION, Place(1), 0)
+driver.advise(pointer, 4 * MIB, Advice.SET_ACCESSED_BY, HOST, 0)
+driver.advise(pointer, 4 * MIB, Advice.SET_READ_MOSTLY, Place(1), 0)
 assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.PREFERRED_LOCATION, 1) == 1
 assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.READ_MOSTLY, 1) == 1
 assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.LAST_PREFETCH_LOCATION, 1) == -2
 stream, event = driver.create_stream(1), driver.create_event(1)
 free, total = driver.memory_info(1)
 driver.prefetch(pointer, MIB, Place(1), stream, 1)
-with driver.on_device(1):
-    driver.record_event(event, stream)
-    assert driver.event_reached(event)
+driver.record_event(event, stream, 1)
+assert driver.event_reached(event, 1)
 assert driver.memory_info(1) == (free - MIB, total)
 driver.prefetch(pointer, MIB, HOST, stream, 1)
 assert driver.memory_info(1) == (free, total)
@@ -80,10 +79,10 @@ pointer = driver.allocate_managed(MIB, 0)
 invalid = "CUDA_ERROR_INVALID_VALUE"
 assert error_of(lambda: driver.allocate_managed(0, 0)) == invalid
 assert error_of(lambda: driver.allocate_managed(1 << 40, 0)) == "CUDA_ERROR_OUT_OF_MEMORY"
-assert error_of(lambda: driver.advise(pointer + 1, 65536, Advice.SET_READ_MOSTLY, HOST)) == invalid
-assert error_of(lambda: driver.advise(pointer, 2 * MIB, Advice.SET_READ_MOSTLY, HOST)) == invalid
-assert error_of(lambda: driver.advise(pointer, MIB, Advice.SET_ACCESSED_BY, Place(7))) == "CUDA_ERROR_INVALID_DEVICE"
-assert error_of(lambda: driver.advise(id(driver), MIB, Advice.SET_READ_MOSTLY, HOST)) == invalid
+assert error_of(lambda: driver.advise(pointer + 1, 65536, Advice.SET_READ_MOSTLY, HOST, 0)) == invalid
+assert error_of(lambda: driver.advise(pointer, 2 * MIB, Advice.SET_READ_MOSTLY, HOST, 0)) == invalid
+assert error_of(lambda: driver.advise(pointer, MIB, Advice.SET_ACCESSED_BY, Place(7), 0)) == "CUDA_ERROR_INVALID_DEVICE"
+assert error_of(lambda: driver.advise(id(driver), MIB, Advice.SET_READ_MOSTLY, HOST, 0)) == invalid
 assert error_of(lambda: driver.prefetch(pointer, 65536, Place(0), 999, 0)) == "CUDA_ERROR_INVALID_HANDLE"
 driver.free(pointer, 0)
 assert error_of(lambda: driver.free(pointer, 0)) == invalid
@@ -114,7 +113,7 @@ def test_driver_fault_after_some_calls(machine: Machine) -> None:
         PREAMBLE
         + """
 pointer = driver.allocate_managed(MIB, 0)
-advise = lambda: driver.advise(pointer, MIB, Advice.SET_READ_MOSTLY, HOST)
+advise = lambda: driver.advise(pointer, MIB, Advice.SET_READ_MOSTLY, HOST, 0)
 assert [error_of(advise) for _ in range(4)] == [None, None, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_DEVICE_UNAVAILABLE"]
 try:
     advise()

@@ -56,6 +56,8 @@ class Arena:
         self._free: dict[int, list[tuple[Block, int]]] = defaultdict(list)
         self._retired: list[tuple[list[StorageWeakRef], Block, int, int]] = []
         self._tensors = self._payload = self._packed = 0
+        # Why there is no further block; asking again costs more than reading the entry from its file.
+        self._refused: str | None = None
         self.device = uvm.cuda_device()
         self._driver = self._managed_driver()
 
@@ -116,6 +118,15 @@ class Arena:
         return block, offset
 
     def _new_block(self, least: int) -> Block:
+        if self._refused is not None:
+            raise ArenaFull(self._refused)
+        try:
+            return self._allocated(least)
+        except ArenaFull as full:
+            self._refused = str(full)
+            raise
+
+    def _allocated(self, least: int) -> Block:
         limit = self._budget.limit
         wanted = self._block_size if limit is None else min(self._block_size, limit)
         size = -(-max(wanted, least) // BLOCK_ROUNDING) * BLOCK_ROUNDING
@@ -140,7 +151,7 @@ class Arena:
         for advice, where in BLOCK_ADVICE[uvm.current().options.access_pattern, self._consumer]:
 
             def call(driver: Driver, advice: Advice = advice, place: Place = places[where]) -> uvm.Outcome:
-                driver.advise(block.pointer, block.size, advice, place)
+                driver.advise(block.pointer, block.size, advice, place, self.device)
                 return uvm.Outcome.APPLIED
 
             uvm.attempt(f"block_{advice.name.lower()}", call)
@@ -156,6 +167,7 @@ class Arena:
             self._retired.append((refs, slot.block, slot.offset, size))
             self._tensors -= 1
             self._payload -= slot.span
+            self._refused = None
 
     def _reclaim(self) -> None:
         free = [all(ref.expired() for ref in refs) for refs, *_ in self._retired]

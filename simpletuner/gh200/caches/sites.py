@@ -50,11 +50,11 @@ class NextBatch:
             if not self._stream:
                 self._stream, self._event = driver.create_stream(device), driver.create_event(device)
             if not self._collecting:
-                self._collecting, self._behind = True, not driver.event_reached(self._event)
+                self._collecting, self._behind = True, not driver.event_reached(self._event, device)
             if self._behind:
                 return uvm.Outcome.STEPPED_BACK
             driver.prefetch(*slot.pages(), Place(device), self._stream, device)
-            driver.record_event(self._event, self._stream)
+            driver.record_event(self._event, self._stream, device)
         return uvm.Outcome.APPLIED
 
     def collected(self) -> None:
@@ -104,7 +104,7 @@ def _in_use() -> HeldCaches | None:
     if run is None or not run.hints.enabled:
         return None
     held = run.part(HeldCaches)
-    return held if held.store is not None else None
+    return held if held.store is not None and held.store.usable else None
 
 
 def attach_cache_tier(cache: Any, attribute: str, kind: CacheKind) -> None:

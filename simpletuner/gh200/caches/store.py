@@ -85,9 +85,15 @@ class CacheStore:
         self._said: set[str] = set()
         self._untrimmed = 0
         self.changes = 0
+        self._process = os.getpid()
         self.counts: Counter[str] = Counter()
         # Counts without a lock: stepping it is atomic, and looking at it is a step that is taken off again.
         self._hits, self._looks = count(), 0
+
+    @property
+    def usable(self) -> bool:
+        """Managed memory is not there in a forked child, and the child cannot know who held a lock when it was made."""
+        return os.getpid() == self._process
 
     def serve(self, key: str) -> Any:
         """A fresh copy of the entry's containers around views of its tensors, or MISS; takes no lock on a hit."""

@@ -55,14 +55,14 @@ class UnifiedCacheTier:
         return self._gh200_prefix + text if self._gh200_prefix else os.path.abspath(text)
 
     def _gh200_changed(self, *paths: Any) -> None:
-        for path in paths:
+        for path in paths if self._gh200_store.usable else ():
             if isinstance(path, str | os.PathLike):
                 self._gh200_store.drop(self._gh200_key(path))
 
     def torch_load(self, filename: Any) -> Any:
-        if not uvm.gh200_uvm_enabled():
-            return self._gh200_backend.torch_load(filename)
         store = self._gh200_store
+        if not uvm.gh200_uvm_enabled() or not store.usable:
+            return self._gh200_backend.torch_load(filename)
         # Upstream's own spelling is the normal one; only a miss pays for normalising another.
         found = store.serve(filename) if not self._gh200_prefix else MISS
         if found is not MISS:
@@ -86,7 +86,8 @@ class UnifiedCacheTier:
         return value if found is MISS else found
 
     def exists(self, filepath: Any) -> Any:
-        if uvm.gh200_uvm_enabled() and not self._gh200_prefix and self._gh200_store.holds(filepath):
+        store = self._gh200_store
+        if uvm.gh200_uvm_enabled() and store.usable and not self._gh200_prefix and store.holds(filepath):
             return True
         return self._gh200_backend.exists(filepath)
 
@@ -116,6 +117,8 @@ class UnifiedCacheTier:
         return self._gh200_backend.open_file(filepath, mode)
 
     def list_files(self, *arguments: Any, **options: Any) -> Any:
+        if not self._gh200_store.usable:
+            return self._gh200_backend.list_files(*arguments, **options)
         if self._gh200_prefix:
             self._gh200_store.drop_prefix(self._gh200_prefix)
         else:

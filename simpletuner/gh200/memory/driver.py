@@ -141,6 +141,13 @@ class Driver:
         try:
             yield
         finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """A context that stays pushed would be the wrong one for whatever this thread does next: tried twice."""
+        try:
+            self.call("cuCtxPopCurrent")
+        except CudaError:
             self.call("cuCtxPopCurrent")
 
     def _location(self, place: Place) -> Any:
@@ -152,15 +159,23 @@ class Driver:
         return location
 
     def allocate_managed(self, size: int, device: int) -> int:
-        with self.on_device(device):
-            return int(self.call("cuMemAllocManaged", size, ATTACH_GLOBAL))
+        pointer = 0
+        try:
+            with self.on_device(device):
+                pointer = int(self.call("cuMemAllocManaged", size, ATTACH_GLOBAL))
+        except CudaError:
+            if pointer:
+                self.free(pointer, device)
+            raise
+        return pointer
 
     def free(self, pointer: int, device: int) -> None:
         with self.on_device(device):
             self.call("cuMemFree", pointer)
 
-    def advise(self, pointer: int, size: int, advice: Advice, place: Place) -> None:
-        self.call(self._advise_name, pointer, size, self._api.CUmem_advise(advice), self._location(place))
+    def advise(self, pointer: int, size: int, advice: Advice, place: Place, device: int) -> None:
+        with self.on_device(device):
+            self.call(self._advise_name, pointer, size, self._api.CUmem_advise(advice), self._location(place))
 
     def prefetch(self, pointer: int, size: int, place: Place, stream: int, device: int) -> None:
         with self.on_device(device):
@@ -210,12 +225,14 @@ class Driver:
         with self.on_device(device):
             return int(self.call("cuEventCreate", EVENT_DISABLE_TIMING))
 
-    def record_event(self, event: int, stream: int) -> None:
-        self.call("cuEventRecord", event, stream)
+    def record_event(self, event: int, stream: int, device: int) -> None:
+        with self.on_device(device):
+            self.call("cuEventRecord", event, stream)
 
-    def event_reached(self, event: int) -> bool:
+    def event_reached(self, event: int, device: int) -> bool:
         try:
-            self.call("cuEventQuery", event)
+            with self.on_device(device):
+                self.call("cuEventQuery", event)
         except CudaError as error:
             if error.name == "CUDA_ERROR_NOT_READY":
                 return False

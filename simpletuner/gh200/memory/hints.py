@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..settings.cache_options import CacheOptions
@@ -44,6 +44,8 @@ class Hints:
 
     def __init__(self, options: CacheOptions) -> None:
         self.options = options
+        # Known once the Accelerator is made; a thread of a pool would answer 0, whatever its process uses.
+        self.device: int | None = None
         self.lock = threading.Lock()
         self.counts: Counter[tuple[str, Outcome]] = Counter()
         self.errors: Counter[str] = Counter()
@@ -102,10 +104,13 @@ def set_uvm_hint_override(enabled: bool | None) -> None:
 
 
 def cuda_device() -> int:
-    """The GPU of this process: torch's current one, or the configured one where torch has no CUDA."""
+    """The GPU of the run; outside of one torch's current device, or 0 where torch has no CUDA."""
     import torch
 
-    return torch.cuda.current_device() if _torch_has_cuda() else current().options.device
+    known = current().device
+    if known is not None:
+        return known
+    return torch.cuda.current_device() if _torch_has_cuda() else 0
 
 
 @cache
@@ -155,13 +160,14 @@ def _reachable(driver: Driver, tensor: torch.Tensor, device: int) -> tuple[Outco
 
 def _prefer(hint: str, tensor: torch.Tensor, place: Place) -> Outcome:
     def call(driver: Driver) -> Outcome:
-        outcome, _ = _reachable(driver, tensor, cuda_device())
+        device = cuda_device()
+        outcome, _ = _reachable(driver, tensor, device)
         if outcome is not Outcome.APPLIED:
             return outcome
         start, size = whole_pages(tensor.data_ptr(), extent(tensor))
         if size <= 0:
             return Outcome.SMALLER_THAN_A_PAGE
-        driver.advise(start, size, Advice.SET_PREFERRED_LOCATION, place)
+        driver.advise(start, size, Advice.SET_PREFERRED_LOCATION, place, device)
         return outcome
 
     return attempt(hint, call)
@@ -216,13 +222,24 @@ def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
             pending.extend(item)
 
 
+def _worth_a_hint(tensor: torch.Tensor, driver: Driver) -> Outcome:
+    outcome, managed = _reachable(driver, tensor, cuda_device())
+    if outcome is not Outcome.APPLIED:
+        return outcome
+    if managed is None:
+        return Outcome.NOT_MANAGED
+    return Outcome.APPLIED if whole_pages(tensor.data_ptr(), extent(tensor))[1] > 0 else Outcome.SMALLER_THAN_A_PAGE
+
+
 def optimize_batch_for_gh200(batch: Any) -> Any:
     """Give every tensor of a batch the hints of the access pattern; returns the batch, `False` and `None` included."""
     hints = current()
     if not batch or not hints.enabled:
         return batch
     for tensor in batch_tensors(batch):
-        for hint in BATCH_HINTS[hints.options.access_pattern]:
+        # Others' memory is left alone: a hint moves whole pages, and the heap's hold more than this tensor.
+        outcome = attempt("batch", partial(_worth_a_hint, tensor))
+        for hint in BATCH_HINTS[hints.options.access_pattern] if outcome is Outcome.APPLIED else ():
             hint(tensor)
     hints.steps += 1
     interval = hints.options.log_interval

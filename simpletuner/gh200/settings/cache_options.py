@@ -24,10 +24,9 @@ class CacheOptions:
     log_interval: int = 100
     cache_dir: str | None = None
     persistent: bool = True
-    device: int = 0
 
     @classmethod
-    def from_settings(cls, settings: Settings, *, upstream_prefetches: bool = False, device: int = 0) -> CacheOptions:
+    def from_settings(cls, settings: Settings, *, upstream_prefetches: bool = False) -> CacheOptions:
         """Image embeddings and distillation pairs have no setting of their own; they follow the VAE cache."""
         kinds = {"vae": {"vae", "image_embed", "distillation"}, "text": {"text"}}
         on = set().union(*(kinds[cache] for cache in ("vae", "text") if settings.uses_unified_memory(cache)))
@@ -42,5 +41,4 @@ class CacheOptions:
             log_interval=settings.optimizations.uvm_log_interval,
             cache_dir=settings.caches.cache_dir,
             persistent=settings.caches.persistent_cache,
-            device=device,
         )
