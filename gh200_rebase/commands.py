@@ -10,11 +10,11 @@ from packaging.version import InvalidVersion, Version
 from . import flow
 from .delivery import wheel as wheel_build
 from .errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, Refused
-from .lock import lockfile
 from .lock import matrix as matrix_run
 from .lock.assess import Assessment, assess
 from .pages import manifest as manifest_page
 from .pages import report
+from .patches import lockfile
 from .project import Project
 from .syntax.tree import FolderTree
 from .upstream import registry

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from .errors import Refused
-from .lock import lockfile
+from .patches import lockfile
 from .patches.patchfile import FileCopy, Patch, load_patches
 from .syntax.tree import MemoryTree
 

@@ -26,9 +26,6 @@ def digest(text: str) -> str:
 
 
 def fingerprint(source: Source, form: Edit, hits: Sequence[Found]) -> Fingerprint:
-    if form.verb == "import":
-        # An import lands after whatever imports there are; none of them is its business.
-        return Fingerprint(len(hits), *[digest("import")] * 4)
     return Fingerprint(
         hits=len(hits),
         chain=digest("\n".join(map(_chain, hits))),

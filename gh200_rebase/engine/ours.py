@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ..patches.patchmodel import Edit
 from ..patches.pattern import Found, compile_pattern, matches
-from ..patches.verbs import UPSTREAM, elements, expression, statements
+from ..patches.verbs import IMPORT, UPSTREAM, elements, expression, statements
 from ..syntax.nodes import IGNORED, dump, expressions, own_nodes, places, same
 from ..syntax.source import Source
 from .inside import display_of
@@ -60,7 +60,7 @@ def code_of(form: Edit) -> str:
 
 def _keys(form: Edit, found: Found, marks: dict[tuple[int, int], list[Mark]]) -> list[tuple[int, int]]:
     place, node = found.place, found.node
-    if form.verb in ("method", "import"):
+    if form.verb == IMPORT:
         body = id(node.body)  # type: ignore[union-attr]
         return [key for key in marks if key[0] == body and key[1] != INSIDE]
     if form.verb in ("before", "after"):
@@ -95,7 +95,7 @@ def _take_statements(ours: Ours, forms: Sequence[Edit]) -> None:
     found_blocks: dict[int, tuple[list[ast.stmt], list[Edit]]] = {}
     for form in sorted(forms, key=lambda form: -len(statements(form.code))):
         for scope in ours.source.scopes.get(form.scope, ()):
-            own = [scope.node.body] if form.verb in ("method", "import") else _blocks(scope.node)  # type: ignore[union-attr]
+            own = [scope.node.body] if form.verb == IMPORT else _blocks(scope.node)  # type: ignore[union-attr]
             for block in own:
                 found_blocks.setdefault(id(block), (block, []))[1].append(form)
     for block, wanted in found_blocks.values():

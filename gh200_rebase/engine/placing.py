@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ..patches.patchmodel import Edit
 from ..patches.pattern import Found
-from ..patches.verbs import statements
-from ..syntax.nodes import FUNCTIONS, Place
+from ..patches.verbs import IMPORT, statements
+from ..syntax.nodes import Place
 from ..syntax.source import Source, line_end
 from ..syntax.splice import CannotPlace, Piece
 from .inside import append, base, wrap
@@ -67,13 +67,6 @@ def after(source: Source, form: Edit, found: Found) -> list[Piece]:
     return [_after(source, form.code, found.place)]
 
 
-def method(source: Source, form: Edit, found: Found) -> list[Piece]:
-    assert isinstance(found.node, ast.ClassDef)
-    body = found.node.body
-    gap = isinstance(statements(form.code)[0], FUNCTIONS)
-    return [_after(source, form.code, Place(body[-1], body, len(body) - 1, ()), gap)]
-
-
 def import_(source: Source, form: Edit, found: Found) -> list[Piece]:
     """After the last import of the file's head, which ends at the first `if`, `try`, def or class."""
     body = source.tree.body
@@ -99,7 +92,7 @@ def _before(source: Source, code: str, place: Place) -> Piece:
     return Piece(source.line_start(line.number), source.encode(text), indent=len(line.indent))
 
 
-def _after(source: Source, code: str, place: Place, gap: bool = False) -> Piece:
+def _after(source: Source, code: str, place: Place) -> Piece:
     assert isinstance(place.node, ast.stmt)
     start, end = source.span(place.node)
     _refuse_elif(source, start)
@@ -111,8 +104,7 @@ def _after(source: Source, code: str, place: Place, gap: bool = False) -> Piece:
             return Piece(semicolon.end, source.encode(f" {simple(code)};"))
         return Piece(end, source.encode(f"; {simple(code)}"))
     line = line_of(source, start)
-    lines = [""] * gap + indented(code, line.indent)
-    return _at_line_end(source, lines, rest[-1].line, line.eol, len(line.indent))
+    return _at_line_end(source, indented(code, line.indent), rest[-1].line, line.eol, len(line.indent))
 
 
 def _at_line_end(source: Source, lines: list[str], number: int, eol: str, indent: int) -> Piece:
@@ -141,6 +133,5 @@ PLACERS: dict[str, Callable[[Source, Edit, Found], list[Piece]]] = {
     "wrap": wrap,
     "append": append,
     "base": base,
-    "method": method,
-    "import": import_,
+    IMPORT: import_,
 }

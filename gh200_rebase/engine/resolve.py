@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from ..patches.imports import import_edits
 from ..patches.patchmodel import Edit, Patch
 from ..patches.pattern import Found, compile_pattern, find
+from ..patches.verbs import IMPORT
 from ..syntax.nodes import deep_trees
-from ..syntax.source import Source, Unreadable, read_source
+from ..syntax.source import Source, Unreadable
 from ..syntax.splice import CannotPlace, Piece, Splice, compose, conflicts
 from ..syntax.tree import Tree
+from .files import Files, condition_holds
 from .fingerprint import Fingerprint, fingerprint
 from .inside import display_of
 from .nearest import missing_file, missing_scope, wrong_count
-from .ours import Ours, code_of, take_out
+from .ours import Ours, code_of
 from .placing import PLACERS
 from .plan import EditResult, Hit, Plan
 
@@ -34,65 +37,65 @@ class _Attempt:
     fingerprint: Fingerprint | None = None
 
 
-class _Files:
-    """The upstream's files, read once, with our code taken out where a tree has it already."""
-
-    def __init__(self, tree: Tree, edits: Sequence[Edit], with_fingerprints: bool) -> None:
-        self.tree, self.edits, self.with_fingerprints = tree, edits, with_fingerprints
-        self._known: dict[str, Ours | None] = {}
-
-    def get(self, path: str) -> Ours | None:
-        """None when there is no such file; raises Unreadable."""
-        if path not in self._known:
-            data = self.tree.read(path)
-            forms = [form for edit in self.edits for form in edit.forms() if form.file == path]
-            self._known[path] = None if data is None else take_out(read_source(path, data), forms)
-        return self._known[path]
-
-    def known(self) -> Iterator[tuple[str, Ours]]:
-        return ((path, ours) for path, ours in self._known.items() if ours)
-
-
 @deep_trees()
 def resolve(patches: Sequence[Patch], tree: Tree, *, with_fingerprints: bool = True) -> Plan:
-    edits = [edit for patch in patches for edit in patch.edits]
-    active = [edit for edit in edits if condition_holds(edit.only_if, edit.file, tree)]
-    files = _Files(tree, active, with_fingerprints)
-    results: dict[str, EditResult] = {}
-    splices: dict[str, list[Splice]] = {}
-    mixed = False
-    for order, edit in enumerate(edits):
-        if edit not in active:
-            results[edit.key] = EditResult(
-                edit, edit, 0, "skipped", (), f"{edit.only_if} is not in this upstream", None
-            )
-            continue
-        attempts, variant = _try_forms(files, edit)
+    active = [edit for patch in patches for edit in patch.edits if condition_holds(edit.only_if, edit.file, tree)]
+    possible = [edit for patch in patches for edit in import_edits(patch, _forms_of(patch, active))]
+    landing = _Landing(Files(tree, [*active, *possible], with_fingerprints))
+    for patch in patches:
+        for edit in patch.edits:
+            if edit in active:
+                landing.land(edit)
+            else:
+                landing.skip(edit)
+        for edit in import_edits(patch, landing.landed(patch)):
+            landing.land_import(edit)
+    _fail_strays(landing.files, landing.results)
+    _fail_conflicts(landing.splices, landing.results)
+    return _plan(patches, tree, landing.results, landing.splices, landing.mixed)
+
+
+def _forms_of(patch: Patch, active: Sequence[Edit]) -> list[Edit]:
+    return [form for edit in patch.edits if edit in active for form in edit.forms()]
+
+
+@dataclass
+class _Landing:
+    """What has landed so far, in commit order."""
+
+    files: Files
+    results: dict[str, EditResult] = field(default_factory=dict)
+    splices: dict[str, list[Splice]] = field(default_factory=dict)
+    imported: set[tuple[str, str]] = field(default_factory=set)
+    mixed: bool = False
+
+    def land(self, edit: Edit) -> None:
+        attempts, variant = _try_forms(self.files, edit)
         attempt = attempts[variant]
-        mixed |= 0 < attempt.present < len(attempt.hits)
-        results[edit.key] = _result(edit, attempts, variant)
-        if results[edit.key].status == "applied":
+        # A line of ours right below the file's imports may use the name.
+        order = -1 if edit.verb == IMPORT else len(self.results)
+        self.mixed |= 0 < attempt.present < len(attempt.hits)
+        self.results[edit.key] = _result(edit, attempts, variant)
+        if self.results[edit.key].status == "applied":
             made = [Splice(piece, edit.key, edit.patch, order) for piece in attempt.pieces]
-            splices.setdefault(attempt.form.file, []).extend(made)
-    _fail_strays(files, results)
-    _fail_conflicts(splices, results)
-    return _plan(patches, tree, results, splices, mixed)
+            self.splices.setdefault(attempt.form.file, []).extend(made)
+
+    def land_import(self, edit: Edit) -> None:
+        """Unless an earlier patch has brought the same line into the file."""
+        if (edit.file, edit.code) not in self.imported:
+            self.imported.add((edit.file, edit.code))
+            self.land(edit)
+
+    def skip(self, edit: Edit) -> None:
+        why = f"{edit.only_if} is not in this upstream"
+        self.results[edit.key] = EditResult(edit, edit, 0, "skipped", (), why, None)
+
+    def landed(self, patch: Patch) -> list[Edit]:
+        results = [self.results[edit.key] for edit in patch.edits]
+        return [result.form for result in results if result.status in ("applied", "already")]
 
 
-def condition_holds(only_if: str, file: str, tree: Tree) -> bool:
-    """Whether what an `only_if` names is there; a file that cannot be read is reported by the edit itself."""
-    if not only_if:
-        return True
-    if only_if.startswith("exists:"):
-        return tree.read(only_if.removeprefix("exists:")) is not None
-    data = tree.read(file)
-    try:
-        return data is not None and only_if in read_source(file, data).scopes
-    except Unreadable:
-        return True
-
-
-def _try_forms(files: _Files, edit: Edit) -> tuple[list[_Attempt], int]:
+def _try_forms(files: Files, edit: Edit) -> tuple[list[_Attempt], int]:
     """The attempts made, and the index of the one to use: the first that fits, else the main form."""
     attempts: list[_Attempt] = []
     for index, form in enumerate(edit.forms()):
@@ -102,7 +105,7 @@ def _try_forms(files: _Files, edit: Edit) -> tuple[list[_Attempt], int]:
     return attempts, 0
 
 
-def _attempt(files: _Files, form: Edit) -> _Attempt:
+def _attempt(files: Files, form: Edit) -> _Attempt:
     try:
         ours = files.get(form.file)
         if ours is None:
@@ -123,7 +126,7 @@ def _attempt(files: _Files, form: Edit) -> _Attempt:
 
 def _hits(source: Source, form: Edit) -> list[Found]:
     scopes = source.scopes[form.scope]
-    if form.verb == "import":
+    if form.verb == IMPORT:
         return [Found(scopes[0], source.tree)]
     if not form.anchor:
         return [Found(place, place.node) for place in scopes if isinstance(place.node, ast.ClassDef)]
@@ -135,7 +138,7 @@ def _hits(source: Source, form: Edit) -> list[Found]:
     return list({id(item.place.node): item for item in reversed(found)}.values())[::-1]
 
 
-def _land(files: _Files, ours: Ours, form: Edit, found: Sequence[Found]) -> _Attempt:
+def _land(files: Files, ours: Ours, form: Edit, found: Sequence[Found]) -> _Attempt:
     hits: list[Hit] = []
     pieces: list[Piece] = []
     present = 0
@@ -155,7 +158,7 @@ def _land(files: _Files, ours: Ours, form: Edit, found: Sequence[Found]) -> _Att
     problem = ""
     if 0 < present < len(found):
         problem = f"{form.file}: scope {scope}: {present} of {len(found)} places already hold our code"
-    mark = fingerprint(ours.source, form, found) if files.with_fingerprints else None
+    mark = fingerprint(ours.source, form, found) if files.with_fingerprints and form.verb != IMPORT else None
     return _Attempt(form, tuple(hits), tuple(pieces), present, problem, mark)
 
 
@@ -180,7 +183,7 @@ def _fail(results: dict[str, EditResult], key: str, detail: str) -> None:
     results[key] = replace(known, status="failed", detail=detail)
 
 
-def _fail_strays(files: _Files, results: dict[str, EditResult]) -> None:
+def _fail_strays(files: Files, results: dict[str, EditResult]) -> None:
     """Our code that stands beside no anchor would be inserted a second time."""
     for path, ours in files.known():
         for mark in ours.strays():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ..engine.resolve import EditResult
-from .lockfile import Entry, Lock, observe
+from ..patches.lockfile import Entry, Lock
+from ..patches.verbs import IMPORT
 
 REVIEW, WARNING, INFO = "review", "warning", "info"
 
@@ -32,6 +33,17 @@ class Drift:
     line: int
 
 
+def observe(version: str, results: Sequence[EditResult]) -> dict[str, Entry]:
+    """What a release shows of each edit. An import lands after whatever imports there are: nothing of it can drift."""
+    return {result.edit.key: _entry(version, result) for result in results if result.form.verb != IMPORT}
+
+
+def _entry(version: str, result: EditResult) -> Entry:
+    if result.fingerprint is None:
+        return Entry(since=version, status=result.status)
+    return Entry(since=version, status=result.status, variant=result.variant, **asdict(result.fingerprint))
+
+
 def compare(expected: Entry | None, found: Entry) -> tuple[str, str] | None:
     """The most serious difference as (level, sentence), or None."""
     if expected is None:
@@ -45,10 +57,10 @@ def compare(expected: Entry | None, found: Entry) -> tuple[str, str] | None:
 
 def find_drift(lock: Lock, version: str, results: Sequence[EditResult]) -> tuple[Drift, ...]:
     drifts = []
+    seen = observe(version, [result for result in results if result.status != "failed"])
     for result in results:
-        if result.status == "failed":
-            continue
-        difference = compare(lock.expected(result.edit.key, version), observe(version, result))
+        entry = seen.get(result.edit.key)
+        difference = compare(lock.expected(result.edit.key, version), entry) if entry else None
         if difference:
             hit = result.hits[0] if result.hits else None
             drifts.append(Drift(result.edit.key, *difference, file=result.form.file, line=hit.line if hit else 0))

@@ -15,13 +15,13 @@ from packaging.version import Version
 from tqdm import tqdm
 
 from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, RebaseError
+from ..patches.lockfile import Entry, Lock
 from ..project import Project
 from ..syntax.tree import MemoryTree
 from ..text import table
 from ..upstream.archive import read_members
 from .assess import assess
-from .drift import REVIEW, compare, reviewed_moves
-from .lockfile import Entry, Lock, observe
+from .drift import REVIEW, compare, observe, reviewed_moves
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _assess_release(root: Path, version: str, archive: Path, digest: str) -> Row
     return Row(
         version=version,
         digest=digest,
-        entries={item.edit.key: observe(version, item) for item in result.plan.results},
+        entries=observe(version, result.plan.results),
         failures=result.failures,
         proofs=(sum(proof.ok for proof in result.proofs), len(result.proofs)),
         interfaces=(sum(item.ok for item in result.interfaces), len(result.interfaces)),

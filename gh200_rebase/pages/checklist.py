@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ..delivery.validate import Outcome
 from ..lock.assess import Assessment
-from ..lock.lockfile import Lock
+from ..patches.lockfile import Lock
 from ..workspace.switch import Built
 
 # (section, what a person confirms)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from packaging.version import Version
 
 from ..errors import Refused
-from ..lock.lockfile import Lock
+from ..patches.lockfile import Lock
 from ..patches.patchfile import Edit, Patch
 from ..project import Project
+from ..proofs.callees import Door, callees
+from ..proofs.modules import Modules
+from ..syntax.tree import MemoryTree
 from . import supported
-
-_INSERTING = ("before", "after", "method")
 
 
 def pages(project: Project) -> dict[Path, str]:
     """Every generated page with what it must say."""
     docs = project.root / "docs"
     return {
-        docs / "GH200_PATCH_MANIFEST.md": render(project.patches, project.lock),
+        docs / "GH200_PATCH_MANIFEST.md": render(
+            project.patches, project.lock, Modules(project.overlay, MemoryTree({}))
+        ),
         docs / "SUPPORTED_UPSTREAMS.md": supported.render(project.lock),
     }
 
@@ -48,7 +52,7 @@ def check(project: Project) -> None:
 def inserted_lines(edit: Edit) -> int:
     """Lines of ours this edit adds, imports not counted."""
     code = [line for line in edit.code.strip().splitlines() if not line.lstrip().startswith(("import ", "from "))]
-    return len(code) * edit.count if edit.verb in _INSERTING else 0
+    return len(code) * edit.count if edit.verb in ("before", "after") else 0
 
 
 def touched_lines(edit: Edit) -> int:
@@ -56,21 +60,17 @@ def touched_lines(edit: Edit) -> int:
     return edit.count if edit.verb in ("wrap", "base", "append") else 0
 
 
-def call_sites(edit: Edit) -> int:
-    return 0 if edit.verb == "import" else edit.count
-
-
 def totals(patches: tuple[Patch, ...]) -> tuple[int, int, int]:
     """(call sites, lines added, lines touched) over all edits that can be active in one release."""
     edits = [edit for patch in patches for edit in patch.edits]
     return (
-        sum(call_sites(edit) for edit in edits),
+        sum(edit.count for edit in edits),
         sum(inserted_lines(edit) for edit in edits),
         sum(touched_lines(edit) for edit in edits),
     )
 
 
-def render(patches: tuple[Patch, ...], lock: Lock) -> str:
+def render(patches: tuple[Patch, ...], lock: Lock, modules: Modules) -> str:
     releases = sorted(lock.releases, key=Version)
     verified = f"{releases[0]} to {releases[-1]} ({len(releases)} releases)" if releases else "no release yet"
     sites, added, touched = totals(patches)
@@ -82,15 +82,16 @@ def render(patches: tuple[Patch, ...], lock: Lock) -> str:
         f"- Last verified on: {verified}",
         f"- Over all upstream files: {sites} call sites, {added} lines added, {touched} lines touched "
         "(re-emitted with a call around them); imports not counted",
+        f"- Calls into: {_doors(patches, modules)}",
         f"- Commit order: {', '.join(patch.name for patch in patches)}",
         "",
     ]
     for patch in sorted(patches, key=lambda patch: patch.number):
-        lines += _section(patch, verified)
+        lines += _section(patch, verified, modules)
     return "\n".join(lines)
 
 
-def _section(patch: Patch, verified: str) -> list[str]:
+def _section(patch: Patch, verified: str, modules: Modules) -> list[str]:
     sites, added, touched = totals((patch,))
     files = sorted({edit.file for edit in patch.edits})
     lines = [
@@ -104,17 +105,36 @@ def _section(patch: Patch, verified: str) -> list[str]:
         f"- Size: {sites} call sites, {added} lines added, {touched} lines touched"
         if patch.edits
         else "- Size: adds whole files, touches no upstream line",
+        *(f"- Import, in each file that uses the name: `{code}`" for code in patch.imports),
         f"- Risk: {patch.risk}",
         f"- Last verified on: {verified}",
         "",
     ]
     if patch.edits:
-        lines += ["| edit | place | verb | reason |", "| --- | --- | --- | --- |"]
-        lines += [f"| {edit.id} | {_place(edit)} | {edit.verb} | {edit.why} |" for edit in patch.edits]
+        lines += ["| edit | place | verb | calls | reason |", "| --- | --- | --- | --- | --- |"]
+        lines += [
+            f"| {edit.id} | {_place(edit)} | {edit.verb} | {_shown(callees(patch, edit, modules))} | {edit.why} |"
+            for edit in patch.edits
+        ]
         lines.append("")
     if patch.files:
         lines += [f"- `{copy.source}`" + _target(copy.source, copy.target) for copy in patch.files] + [""]
     return lines
+
+
+def _doors(patches: tuple[Patch, ...], modules: Modules) -> str:
+    """The modules of the overlay that upstream reaches, with the number of edits that do."""
+    sites = Counter(
+        module
+        for patch in patches
+        for edit in patch.edits
+        for module in {module for module, _ in callees(patch, edit, modules)}
+    )
+    return ", ".join(f"`{module}` ({number} edits)" for module, number in sites.most_common())
+
+
+def _shown(found: list[Door]) -> str:
+    return ", ".join(f"`{module.rpartition('.')[2]}.{name}`" for module, name in found)
 
 
 def _place(edit: Edit) -> str:

@@ -24,7 +24,7 @@ def edits_table(assessment: Assessment) -> str:
             verdict += f", {note.level}: {note.what}"
         lines = ",".join(str(hit.line) for hit in result.hits) or "-"
         short = result.form.file.removeprefix("simpletuner/")
-        rows.append((result.edit.key, short, result.form.scope or "(module)", lines, verdict))
+        rows.append((result.edit.label, short, result.form.scope or "(module)", lines, verdict))
     return table(("edit", "file (in simpletuner/)", "scope", "line", "verdict"), rows)
 
 

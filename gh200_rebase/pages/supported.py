@@ -8,7 +8,7 @@ from itertools import groupby
 from packaging.version import Version
 
 from ..lock.drift import reviewed_moves
-from ..lock.lockfile import Entry, Lock
+from ..patches.lockfile import Entry, Lock
 
 _ABOUT = """\
 # Supported upstream releases

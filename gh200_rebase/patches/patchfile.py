@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 import tomllib
@@ -12,8 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import Refused
+from .imports import unused_imports
 from .patchmodel import COMMIT_ORDER, RISKS, Edit, Expect, FileCopy, Patch
-from .verbs import SCOPE_NAME, VERBS, problems_of, tidy
+from .verbs import SCOPE_NAME, VERBS, problems_of, statements, tidy
 
 __all__ = ["Edit", "Expect", "FileCopy", "Patch", "load_patches"]
 
@@ -28,6 +30,7 @@ PATCH_KEYS = {
     "why": (str, True),
     "risk": (str, True),
     "commit": (str, False),
+    "imports": (str, False),
     "edit": (list, False),
     "files": (list, False),
     "expect": (list, False),
@@ -116,8 +119,12 @@ def _load(path: Path, problems: Problems) -> Patch | None:
         path=path,
         edits=tuple(edit for entry in table.get("edit", ()) if (edit := _edit(number, entry, problems))),
         files=tuple(copy for entry in table.get("files", ()) if (copy := _copy(entry, problems.at("files")))),
+        imports=_imports(table.get("imports", ""), problems.at("imports")),
         expects=tuple(item for entry in table.get("expect", ()) if (item := _expect(entry, problems.at("expect")))),
     )
+    # Names can be read only off code that parses.
+    for statement in unused_imports(patch) if len(problems.found) == before else ():
+        problems.add(f"imports: no edit of this patch uses {statement!r}")
     for name, times in Counter(edit.id for edit in patch.edits).items():
         if times > 1:
             problems.add(f"edit id {name!r} is used {times} times")
@@ -188,6 +195,18 @@ def _edit(number: int, entry: Any, problems: Problems) -> Edit | None:
             _check_form(form, inner)
             variants.append(form)
     return replace(main, variants=tuple(variants))
+
+
+def _imports(text: str, problems: Problems) -> tuple[str, ...]:
+    try:
+        found = statements(tidy(text))
+    except (SyntaxError, ValueError) as error:
+        problems.add(f"not Python: {error}")
+        return ()
+    if not all(isinstance(node, ast.Import | ast.ImportFrom) and len(node.names) == 1 for node in found):
+        problems.add("must be imports of one name each")
+        return ()
+    return tuple(ast.unparse(node) for node in found)
 
 
 def _check_form(form: Edit, problems: Problems) -> None:

@@ -29,6 +29,11 @@ class Edit:
     def key(self) -> str:
         return f"{self.patch:02d}/{self.id}"
 
+    @property
+    def label(self) -> str:
+        """The key as a table shows it beside the file."""
+        return self.key.partition(" into ")[0]
+
     def forms(self) -> tuple[Edit, ...]:
         return (self, *self.variants)
 
@@ -67,6 +72,8 @@ class Patch:
     edits: tuple[Edit, ...]
     files: tuple[FileCopy, ...]
     expects: tuple[Expect, ...]
+    imports: tuple[str, ...] = ()
+    """One import each; a file gets those whose name an edit of this patch uses there."""
 
     @property
     def name(self) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..syntax.nodes import FUNCTIONS
 from .patchmodel import Edit
 from .pattern import Pattern, PatternError, compile_pattern, is_hole
 
 UPSTREAM = "__upstream__"
+IMPORT = "import"
+"""The verb of edits that no patch file writes: they follow from a patch's `imports`."""
 DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.Tuple)
 SCOPE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -21,8 +22,7 @@ SCOPE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 @dataclass(frozen=True)
 class Verb:
     anchor: bool
-    scope: str
-    """Whether a scope is "optional", "required" or "none"."""
+    needs_scope: bool
     check: Callable[[str], str]
     """Says what is wrong with the code, or nothing."""
 
@@ -52,6 +52,17 @@ def elements(code: str) -> ast.Dict | ast.Set | ast.List:
         if isinstance(node, ast.Dict | ast.Set | ast.List):
             return node
     raise SyntaxError("not the elements of a dict, list, set or tuple")
+
+
+def code_nodes(form: Edit) -> tuple[ast.AST, ...]:
+    """The patch's own code as nodes."""
+    if form.verb == "append":
+        return (elements(form.code),)
+    return (expression(form.code),) if form.verb in ("wrap", "base") else statements(form.code)
+
+
+def used_names(form: Edit) -> set[str]:
+    return {part.id for node in code_nodes(form) for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _checked(parse: Callable[[str], object], rule: Callable[[object], str]) -> Callable[[str], str]:
@@ -86,16 +97,13 @@ def _not_empty(node: object) -> str:
 
 
 _ANY = _checked(statements, _only((ast.stmt,), "statements"))
-_METHOD = (*FUNCTIONS, ast.Assign, ast.AnnAssign)
 
 VERBS: dict[str, Verb] = {
-    "before": Verb(True, "optional", _ANY),
-    "after": Verb(True, "optional", _ANY),
-    "wrap": Verb(True, "optional", _checked(expression, _one_hole)),
-    "append": Verb(True, "optional", _checked(elements, _not_empty)),
-    "base": Verb(False, "required", _checked(expression, lambda node: "")),
-    "method": Verb(False, "required", _checked(statements, _only(_METHOD, "defs and assignments"))),
-    "import": Verb(False, "none", _checked(statements, _only((ast.Import, ast.ImportFrom), "imports"))),
+    "before": Verb(True, False, _ANY),
+    "after": Verb(True, False, _ANY),
+    "wrap": Verb(True, False, _checked(expression, _one_hole)),
+    "append": Verb(True, False, _checked(elements, _not_empty)),
+    "base": Verb(False, True, _checked(expression, lambda node: "")),
 }
 
 
@@ -105,10 +113,8 @@ def problems_of(form: Edit) -> list[str]:
     found = [verb.check(form.code)]
     if form.scope and not SCOPE_NAME.fullmatch(form.scope):
         found.append(f"scope {form.scope!r} is not a dotted name")
-    if verb.scope == "required" and not form.scope:
+    if verb.needs_scope and not form.scope:
         found.append(f"{form.verb} needs a scope that names a class")
-    if verb.scope == "none" and form.scope:
-        found.append(f"{form.verb} takes no scope")
     if not verb.anchor:
         found.append(f"{form.verb} takes no anchor" if form.anchor else "")
     elif not form.anchor:

@@ -6,20 +6,13 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..patches.patchmodel import Edit
-from ..patches.verbs import elements, expression, statements
+from ..patches.verbs import code_nodes
 from ..syntax.nodes import FUNCTIONS
 from .modules import PACKAGE, Definition, Imported, Modules, absolute, bindings, dotted
 from .removal import Own
 from .signatures import Signature, call_problem, dataclass_signature, function_signature, method_signature
 
 type Names = dict[str, Imported]
-
-
-def code_nodes(form: Edit) -> tuple[ast.AST, ...]:
-    """The patch's own code as nodes."""
-    if form.verb == "append":
-        return (elements(form.code),)
-    return (expression(form.code),) if form.verb in ("wrap", "base") else statements(form.code)
 
 
 def imported_names(path: str, nodes: Iterable[ast.AST]) -> Names:
@@ -51,7 +44,7 @@ def import_problems(path: str, nodes: Iterable[ast.AST], modules: Modules) -> It
 
 def call_problems(nodes: Iterable[ast.AST], names: Names, modules: Modules) -> Iterator[tuple[ast.AST, str]]:
     """Names and calls of imported things of the package that do not exist or do not fit."""
-    for chain, call in _uses(nodes):
+    for chain, call in dotted_uses(nodes):
         parts = dotted(chain)
         target = names.get(parts[0]) if parts else None
         start = modules.follow(target) if target else None
@@ -67,7 +60,7 @@ def call_problems(nodes: Iterable[ast.AST], names: Names, modules: Modules) -> I
                 yield call, f"{ast.unparse(chain)} {problem}"
 
 
-def _uses(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.Call | None]]:
+def dotted_uses(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.Call | None]]:
     """Every longest dotted name in the code, with the call it is the function of."""
     for node in nodes:
         parts = list(ast.walk(node))
@@ -105,7 +98,7 @@ def self_problems(
     if owner is None or not hooks:
         return
     theirs = {getattr(item, "name", "") for item in owner.body}
-    for chain, call in _uses(code_nodes(form)):
+    for chain, call in dotted_uses(code_nodes(form)):
         parts = dotted(chain)
         if call is None or len(parts) != 2 or parts[0] not in ("self", "cls") or parts[1] in theirs:
             continue

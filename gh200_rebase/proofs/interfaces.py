@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..engine.resolve import Plan, condition_holds, resolve
+from ..engine.files import condition_holds
+from ..engine.resolve import Plan, resolve
 from ..patches.patchmodel import Expect, Patch
 from ..syntax.nodes import FUNCTIONS, deep_trees, places
 from ..syntax.source import Source, Unreadable, read_source

@@ -10,11 +10,12 @@ from functools import cached_property
 
 from ..engine.resolve import EditResult, Plan, resolve
 from ..patches.patchmodel import Patch
+from ..patches.verbs import code_nodes
 from ..syntax.nodes import deep_trees, places
 from ..syntax.source import Source, Unreadable, read_source
 from ..syntax.splice import Inserted, Splice, compose
 from ..syntax.tree import ChangedTree, Tree
-from .calls import call_problems, code_nodes, import_problems, imported_names, self_problems
+from .calls import call_problems, import_problems, imported_names, self_problems
 from .modules import Definition, Imported, Modules, dotted
 from .names import Bindings, UndefinedNames
 from .removal import Removal, bytes_problem, code_problem, find_own, tree_problem

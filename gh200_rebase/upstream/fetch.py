@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 from ..errors import Refused
 from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
 from ..system.gitrepo import git, text, tip
-from . import pristine
+from . import pristine, registry
 from .archive import BadArchive, extract
 
 GRAMMAR = "pypi:VERSION, pypi:latest, git:URL_OR_PATH@REF or path:DIR"
@@ -91,9 +91,6 @@ def fetch(spec: Spec, cache: Path) -> Upstream:
 
 
 def _from_pypi(spec: Spec, cache: Path) -> Upstream:
-    # The index client takes longer to import than everything else here; folders, git refs and rollbacks do without.
-    from . import registry
-
     wanted = Version(registry.latest(cache) if spec.source == "latest" else spec.source)
     root, note = _unpacked(cache, f"pypi-{wanted}", lambda _: registry.sdist(wanted, cache))
     if Version(note.version) != wanted:

@@ -53,7 +53,8 @@ class Lab:
         """What `lock` does, for releases that no registry has."""
         sys.path.insert(0, str(self.root))
         from gh200_rebase.engine.resolve import resolve
-        from gh200_rebase.lock import lockfile
+        from gh200_rebase.lock.drift import observe
+        from gh200_rebase.patches import lockfile
         from gh200_rebase.project import Project
         from gh200_rebase.syntax.tree import FolderTree
 
@@ -63,7 +64,7 @@ class Lab:
         for release in releases:
             results = resolve(project.patches, FolderTree(FAKE / release)).results
             version = versions[release]
-            observed[version] = ("0" * 64, {item.edit.key: lockfile.observe(version, item) for item in results})
+            observed[version] = ("0" * 64, observe(version, results))
         lockfile.save(lockfile.build(observed), project.lock_path)
 
 

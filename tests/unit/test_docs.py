@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gh200_rebase.lock.lockfile import Entry, Lock
 from gh200_rebase.pages import manifest, supported
+from gh200_rebase.patches.lockfile import Entry, Lock
 from gh200_rebase.project import Project
 from tests.browser import find_browser, look
 from tests.doc_commands import COMMANDS, Elsewhere, Program, Run

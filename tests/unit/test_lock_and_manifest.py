@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gh200_rebase.errors import Refused
-from gh200_rebase.lock import lockfile
 from gh200_rebase.lock.drift import INFO, REVIEW, WARNING, compare, reviewed_moves
-from gh200_rebase.lock.lockfile import Entry, Lock
 from gh200_rebase.pages import checklist, manifest
+from gh200_rebase.patches import lockfile
+from gh200_rebase.patches.lockfile import Entry, Lock
 from gh200_rebase.project import Project
 from gh200_rebase.workspace import journal
 

@@ -28,7 +28,7 @@ def refusal(folder: Path) -> str:
 def test_loads_in_commit_order() -> None:
     patches = load_patches(FAKE / "patches")
     assert [patch.name for patch in patches] == ["06-overlay", "01-loop", "02-readers", "07-notes"]
-    assert patches[1].edits[0].key == "01/import"
+    assert patches[1].edits[0].key == "01/base"
     assert patches[0].files[0].target == "simpletuner/gh200"
     assert patches[1].expects[0].args == ("self", "number")
 
@@ -70,9 +70,7 @@ def test_variants_are_complete_forms(tmp_path: Path) -> None:
         ('verb = "before"', 'verb = "append"', "append needs an anchor that is a dict"),
         ('verb = "before"', 'verb = "base"', "base needs a scope"),
         ('verb = "before"', 'verb = "base"', "base takes no anchor"),
-        ('verb = "before"', 'verb = "method"\nscope = "C"', "defs and assignments only"),
-        ('verb = "before"', 'verb = "import"', "imports only"),
-        ('verb = "before"', 'verb = "import"\nscope = "C"', "import takes no scope"),
+        ('verb = "before"', 'verb = "import"', "verb 'import' must be one of before, after"),
     ],
 )
 def test_refuses_bad_edits(tmp_path: Path, old: str, new: str, reason: str) -> None:
@@ -118,6 +116,10 @@ def test_refuses_a_name_that_does_not_fit(tmp_path: Path) -> None:
         ('edit = "x"\n', "edit must be of type list"),
         ("edit = [1]\n", "must be a table"),
         ("broken\n", "cannot be read"),
+        ('imports = "x = 1"\n', "must be imports of one name each"),
+        ('imports = "from a import b, c"\n', "must be imports of one name each"),
+        ('imports = "import"\n', "imports: not Python"),
+        ('imports = "from a import b"\n' + EDIT, "no edit of this patch uses 'from a import b'"),
     ],
 )
 def test_refuses_bad_tables(tmp_path: Path, text: str, reason: str) -> None:

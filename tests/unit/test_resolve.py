@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import pytest
 from engine_lab import FAKE, FILE, applied, edit, fake, only, patch, plan_for
@@ -122,16 +123,6 @@ LANDINGS = {
     "append_empty_tuple": ("x = ()\n", edit("append", "1", "x = ..."), "x = (1,)\n"),
     "append_bare_tuple": ("x = (1), (2)\n", edit("append", "3", "x = ..."), "x = (1), (2), 3\n"),
     "append_one_tuple": ("x = (1,)\n", edit("append", "2", "x = ..."), "x = (1, 2,)\n"),
-    "method": (
-        "class C:\n    def f(self): pass  # n\n\n\nx = 1\n",
-        edit("method", "def g(self):\n    return 1", scope="C"),
-        "class C:\n    def f(self): pass  # n\n\n    def g(self):\n        return 1\n\n\nx = 1\n",
-    ),
-    "method_assignment_in_one_line_class": (
-        "class C: pass\n",
-        edit("method", "x = 1", scope="C"),
-        "class C: pass; x = 1\n",
-    ),
     "import_after_imports": (
         "'''d'''\nimport a\nx = 1\nfrom b import (\n  c,\n)\n\ny = 2\n",
         edit("import", "import o"),
@@ -194,7 +185,6 @@ def test_junk_is_a_result_with_its_reason(data: bytes) -> None:
     [
         ("if x: a()\n", TWO_LINES, "only simple statements"),
         ("a(); b()\n", TWO_LINES, "only simple statements"),
-        ("class C: pass\n", edit("method", "def f(self): pass", scope="C"), "only simple statements"),
         ("if x: pass\nelif a(): pass\n", BEFORE, "an `elif`"),
         ("x = g(y for y in z)\n", edit("wrap", "f(__upstream__)", "(y for y in z)"), "generator expression"),
         ("x = [1]\n", edit("append", "'a': 1", "[...]"), "is a list"),
@@ -230,6 +220,29 @@ def test_anchor_that_appears_twice_names_both_lines() -> None:
     expected = "trainer.py: scope Loop.run: `self.report(...)`: expected 1, found 2 (line 26, 35)"
     assert expected in result.detail
     assert [hit.line for hit in result.hits] == [26, 35]
+
+
+def test_a_patchs_import_reaches_each_file_that_uses_its_name_once() -> None:
+    uses = [edit("after", "gh200.f()", "a()", id=name, file=name) for name in ("one.py", "two.py")]
+    again = edit("before", "gh200.g()", "a()", id="again", file="one.py")
+    plain = edit("after", "g()", "a()", id="plain", file="three.py")
+    first = replace(patch(*uses, again, plain), imports=("import x as gh200", "import y as unused"))
+    later = replace(patch(edit("after", "gh200.h()", "b()", patch=2, file="one.py"), number=2), imports=first.imports)
+    tree = MemoryTree(dict.fromkeys(("one.py", "two.py", "three.py"), b"import o\na()\nb()\n"))
+    plan = resolve([first, later], tree)
+    assert not plan.failed
+    assert plan.final["one.py"] == b"import o\nimport x as gh200\ngh200.g()\na()\ngh200.f()\nb()\ngh200.h()\n"
+    assert plan.final["two.py"] == b"import o\nimport x as gh200\na()\ngh200.f()\nb()\n"
+    assert plan.final["three.py"] == b"import o\na()\ng()\nb()\n"
+    again_plan = resolve([first, later], ChangedTree(tree, plan.final))
+    assert {result.status for result in again_plan.results} == {"already"}
+
+
+def test_a_patchs_import_follows_an_edit_to_the_file_of_its_variant() -> None:
+    main = edit("after", "gh200.f()", "a()", file="new.py")
+    moved = replace(main, variants=(replace(main, file="old.py"),))
+    plan = resolve([replace(patch(moved), imports=("import x as gh200",))], MemoryTree({"old.py": b"a()\n"}))
+    assert plan.final == {"old.py": b"import x as gh200\na()\ngh200.f()\n"}
 
 
 def test_renamed_method_takes_the_variant() -> None:

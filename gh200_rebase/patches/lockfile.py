@@ -10,7 +10,6 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ..engine.resolve import EditResult
 from ..errors import Refused
 
 FORMAT = 1
@@ -48,12 +47,6 @@ class Lock:
         entries = self.edits.get(edit_key, ())
         known = [entry for entry in entries if _version(entry.since) <= _version(version)]
         return known[-1] if known else next(iter(entries), None)
-
-
-def observe(version: str, result: EditResult) -> Entry:
-    if result.fingerprint is None:
-        return Entry(since=version, status=result.status)
-    return Entry(since=version, status=result.status, variant=result.variant, **asdict(result.fingerprint))
 
 
 def build(observed: Mapping[str, tuple[str, Mapping[str, Entry]]]) -> Lock:
