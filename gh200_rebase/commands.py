@@ -46,6 +46,8 @@ def check(project: Project, options: Namespace, result: Result) -> int:
     print(report.edits_table(assessment), report.summary(assessment), sep="\n\n")
     for failure in assessment.failures:
         print(f"\nFAILED {failure}")
+    for violation in assessment.violations:
+        print(f"\nMISPLACED {violation.edit_key} ({violation.file}:{violation.line}): {violation.what}")
     for drift in assessment.to_review:
         print(f"\nTO REVIEW {drift.edit_key} ({drift.file}:{drift.line}): {drift.what}")
     if assessment.exit_code == EXIT_DRIFT and options.accept_drift:
@@ -99,7 +101,7 @@ def matrix(project: Project, options: Namespace, result: Result) -> int:
 
 def lock(project: Project, options: Namespace, result: Result) -> int:
     rows = _matrix_rows(project, options)
-    failures = [f"{row.version}: {failure}" for row in rows for failure in row.failures]
+    failures = [f"{row.version}: {failure}" for row in rows for failure in (*row.failures, *row.violations)]
     if failures:
         raise AnchorFailed(
             f"The lock was not rewritten: {len(failures)} problem(s)",

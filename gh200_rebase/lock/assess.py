@@ -9,7 +9,8 @@ from ..engine.resolve import Plan, resolve
 from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFound, Refused
 from ..project import Project
 from ..proofs.interfaces import InterfaceResult, check_interfaces
-from ..proofs.prove import Proof, prove
+from ..proofs.placement import Violation
+from ..proofs.prove import Proof, check_placements, prove
 from ..syntax.tree import Tree
 from .drift import REVIEW, Drift, find_drift
 
@@ -23,6 +24,7 @@ class Assessment:
     interfaces: tuple[InterfaceResult, ...]
     drift: tuple[Drift, ...]
     collisions: tuple[str, ...]
+    violations: tuple[Violation, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -46,7 +48,7 @@ class Assessment:
     def exit_code(self) -> int:
         if self.failures:
             return EXIT_ANCHOR
-        return EXIT_DRIFT if self.to_review else EXIT_CLEAN
+        return EXIT_DRIFT if self.to_review or self.violations else EXIT_CLEAN
 
     def require(self, accept_drift: bool) -> None:
         """Stop here unless the fork can be built and its surroundings were reviewed."""
@@ -56,6 +58,16 @@ class Assessment:
                 where="\n".join(self.failures),
                 fix="adapt the patch named above (see docs/REBASING.md): change its anchor, or add an "
                 "[[edit.variant]] for the new shape; `./execute_gh200_rebase.sh explain NN` shows the place",
+            )
+        if self.violations and not accept_drift:
+            raise DriftFound(
+                f"Every edit landed on {self.label}, but {len(self.violations)} placement contract(s) do not hold; "
+                "nothing was written",
+                where="\n".join(
+                    f"{v.edit_key} ({v.file}:{v.line} of the patched file): {v.what}" for v in self.violations
+                ),
+                fix="the hook would do nothing or harm there: adapt the edit (anchor, variant or contract); "
+                "--accept-drift builds it all the same, to look at",
             )
         if self.to_review and not accept_drift:
             raise DriftFound(
@@ -87,6 +99,7 @@ class Assessment:
             "proofs": {"passed": sum(proof.ok for proof in self.proofs), "total": len(self.proofs)},
             "interfaces": {"passed": sum(item.ok for item in self.interfaces), "total": len(self.interfaces)},
             "drift": [vars(drift) for drift in self.drift],
+            "violations": [vars(violation) for violation in self.violations],
             "failures": list(self.failures),
         }
 
@@ -102,6 +115,7 @@ def assess(project: Project, tree: Tree, label: str, version: str) -> Assessment
         proofs=() if plan.failed else prove(project.patches, tree, plan, overlay),
         interfaces=check_interfaces(project.patches, tree, overlay, plan),
         drift=find_drift(project.lock, version, plan.results),
+        violations=check_placements(tree, plan),
         collisions=tuple(path for path in overlay.paths() if tree.read(path) is not None),
     )
 

@@ -35,6 +35,7 @@ class Row:
     proofs: tuple[int, int]
     interfaces: tuple[int, int]
     cpu_seconds: float
+    violations: tuple[str, ...] = ()
 
     def unreviewed(self, lock: Lock) -> tuple[str, ...]:
         found = []
@@ -78,6 +79,7 @@ def _assess_release(root: Path, version: str, archive: Path, digest: str) -> Row
         proofs=(sum(proof.ok for proof in result.proofs), len(result.proofs)),
         interfaces=(sum(item.ok for item in result.interfaces), len(result.interfaces)),
         cpu_seconds=round(time.process_time() - started, 2),
+        violations=tuple(f"{v.edit_key} ({v.file}:{v.line}): {v.what}" for v in result.violations),
     )
 
 
@@ -95,7 +97,7 @@ def _cached(project: Project, version: str, digest: str) -> Row | None:
         if data.pop("key") != _cache_key(project, digest):
             return None
         data["entries"] = {key: Entry(**entry) for key, entry in data["entries"].items()}
-        for name in ("failures", "proofs", "interfaces"):
+        for name in ("failures", "proofs", "interfaces", "violations"):
             data[name] = tuple(data[name])
         return Row(**data)
     except (OSError, ValueError, KeyError, TypeError):
@@ -112,7 +114,7 @@ def _store(project: Project, row: Row) -> None:
 def exit_code(rows: Sequence[Row], lock: Lock) -> int:
     if any(row.failures for row in rows):
         return EXIT_ANCHOR
-    return EXIT_DRIFT if any(row.unreviewed(lock) for row in rows) else EXIT_CLEAN
+    return EXIT_DRIFT if any(row.violations or row.unreviewed(lock) for row in rows) else EXIT_CLEAN
 
 
 def render(rows: Sequence[Row], lock: Lock) -> str:
@@ -121,7 +123,9 @@ def render(rows: Sequence[Row], lock: Lock) -> str:
         states = [entry.status for entry in row.entries.values()]
         variants = sum(entry.variant > 0 for entry in row.entries.values())
         unreviewed = row.unreviewed(lock)
-        verdict = "FAILED" if row.failures else f"DRIFT ({len(unreviewed)} to review)" if unreviewed else "ok"
+        verdict = f"DRIFT ({len(unreviewed)} to review)" if unreviewed else "ok"
+        verdict = f"MISPLACED ({len(row.violations)})" if row.violations else verdict
+        verdict = "FAILED" if row.failures else verdict
         lines.append(
             (
                 row.version,
@@ -144,8 +148,9 @@ def _notes(rows: Sequence[Row], lock: Lock) -> list[str]:
     for row in rows:
         notes += [f"{row.version}: reviewed: {move}" for move in reviewed_moves(lock, row.version)]
         notes += [f"{row.version}: TO REVIEW: {move}" for move in row.unreviewed(lock)]
+        notes += [f"{row.version}: MISPLACED: {violation}" for violation in row.violations]
         notes += [f"{row.version}: FAILED: {failure}" for failure in row.failures]
-    good = sum(not row.failures for row in rows)
+    good = sum(not row.failures and not row.violations for row in rows)
     skips = sorted({key for row in rows for key, entry in row.entries.items() if entry.status == "skipped"})
     notes += [f"skipped where its scope does not exist: {key}" for key in skips]
     return ["", *notes, f"{good} of {len(rows)} releases apply with all proofs"]

@@ -130,7 +130,7 @@ def _doors(patches: tuple[Patch, ...], modules: Modules) -> str:
         for edit in patch.edits
         for module in {module for module, _ in callees(patch, edit, modules)}
     )
-    return ", ".join(f"`{module}` ({number} edits)" for module, number in sites.most_common())
+    return ", ".join(f"`{module}` ({number} edit{'s' * (number > 1)})" for module, number in sites.most_common())
 
 
 def _shown(found: list[Door]) -> str:

@@ -41,6 +41,8 @@ def summary(assessment: Assessment) -> str:
         f"interfaces  {names} of {len(assessment.interfaces)} upstream names are as the overlay uses them",
         f"drift       {levels.count(REVIEW)} to review, {levels.count('warning')} warnings, {levels.count('info')} notes",
     ]
+    if assessment.violations:
+        lines.append(f"contracts   {len(assessment.violations)} do not hold")
     lines += [f"skipped     {result.edit.key}: {result.detail}" for result in plan.skipped]
     return "\n".join(lines)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 COMMIT_ORDER = ("first", "normal", "last")
 RISKS = ("low", "medium", "high")
+CONTRACTS = ("after_every", "before_any", "last_stored", "stored_once")
+"""What an edit may state about its place besides that it is reached, which is always proved."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Edit:
     why: str
     only_if: str
     variants: tuple[Edit, ...] = ()
+    after_every: tuple[str, ...] = ()
+    before_any: tuple[str, ...] = ()
+    last_stored: tuple[str, ...] = ()
+    stored_once: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

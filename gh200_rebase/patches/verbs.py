@@ -124,6 +124,19 @@ def problems_of(form: Edit) -> list[str]:
     return [text for text in found if text]
 
 
+def contract_problem(key: str, value: str) -> str:
+    """What is wrong with one item of a placement contract, or nothing."""
+    if key == "last_stored":
+        return "" if value.isidentifier() else f"{value!r} is not a name"
+    if key == "stored_once":
+        return "" if SCOPE_NAME.fullmatch(value) and "." in value else f"{value!r} is not an attribute such as self.x"
+    try:
+        compile_pattern(value)
+    except PatternError as error:
+        return f"{value!r}: {error}"
+    return ""
+
+
 def _anchor_problem(form: Edit) -> str:
     try:
         pattern = compile_pattern(form.anchor)

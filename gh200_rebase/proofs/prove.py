@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ..engine.resolve import EditResult, Plan, resolve
 from ..patches.patchmodel import Patch
-from ..patches.verbs import code_nodes
+from ..patches.verbs import IMPORT, code_nodes
 from ..syntax.nodes import deep_trees, places
 from ..syntax.source import Source, Unreadable, read_source
 from ..syntax.splice import Inserted, Splice, compose
@@ -18,6 +18,7 @@ from ..syntax.tree import ChangedTree, Tree
 from .calls import call_problems, import_problems, imported_names, self_problems
 from .modules import Definition, Imported, Modules, dotted
 from .names import Bindings, UndefinedNames
+from .placement import Violation, violations
 from .removal import Removal, bytes_problem, code_problem, find_own, tree_problem
 
 PROOFS = ("bytes", "compiles", "tree", "names", "calls", "again")
@@ -65,9 +66,7 @@ def prove(patches: Sequence[Patch], tree: Tree, plan: Plan, overlay: Tree) -> tu
     again = resolve(patches, ChangedTree(tree, plan.final), with_fingerprints=False)
     second = {result.edit.key: result for result in again.results}
     problems: dict[tuple[str, str], str] = {}
-    for path, splices in plan.splices.items():
-        results = tuple(result for result in plan.applied if result.form.file == path)
-        file = PatchedFile(path, tree.read(path) or b"", plan.final.get(path, b""), splices, results)
+    for file in _patched_files(tree, plan):
         for key, name, detail in _file_problems(file, modules):
             problems.setdefault((key, name), detail)
     for result in plan.applied:
@@ -79,6 +78,24 @@ def prove(patches: Sequence[Patch], tree: Tree, plan: Plan, overlay: Tree) -> tu
         for result in plan.applied
         for name in PROOFS
     )
+
+
+@deep_trees()
+def check_placements(tree: Tree, plan: Plan) -> tuple[Violation, ...]:
+    """Every placement contract that does not hold, in the files as they will be."""
+    found: list[Violation] = []
+    for file in _patched_files(tree, plan):
+        module, removal = file.final.tree, file.removal
+        for result in file.results:
+            if result.form.verb != IMPORT:
+                found += violations(result.form, result.edit.key, module, removal.of(result.edit.key), removal.own)
+    return tuple(found)
+
+
+def _patched_files(tree: Tree, plan: Plan) -> Iterator[PatchedFile]:
+    for path, splices in plan.splices.items():
+        results = tuple(result for result in plan.applied if result.form.file == path)
+        yield PatchedFile(path, tree.read(path) or b"", plan.final.get(path, b""), splices, results)
 
 
 def _file_problems(file: PatchedFile, modules: Modules) -> Iterator[tuple[str, str, str]]:

@@ -33,6 +33,8 @@ class Place:
     block: list[ast.stmt]
     index: int
     chain: tuple[tuple[ast.AST, str], ...]
+    around: tuple[Place, ...] = ()
+    """The places of the chain's owners."""
 
 
 def dump(node: object) -> str:
@@ -98,15 +100,18 @@ def _as_list(value: object) -> list[object]:
 
 def places(scope: ast.AST) -> Iterator[Place]:
     """Every statement of the scope's own body, nested blocks included, nested defs and classes not entered."""
-    yield from _places(scope.body, ())  # type: ignore[attr-defined]
+    yield from _places(scope.body, (), ())  # type: ignore[attr-defined]
 
 
-def _places(block: list[ast.stmt], chain: tuple[tuple[ast.AST, str], ...]) -> Iterator[Place]:
+def _places(
+    block: list[ast.stmt], chain: tuple[tuple[ast.AST, str], ...], around: tuple[Place, ...]
+) -> Iterator[Place]:
     for index, node in enumerate(block):
-        yield Place(node, block, index, chain)
+        place = Place(node, block, index, chain, around)
+        yield place
         if not isinstance(node, DEFS):
             for part, inner in blocks(node):
-                yield from _places(inner, (*chain, (node, part)))
+                yield from _places(inner, (*chain, (node, part)), (*around, place))
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,0 +1,69 @@
+"""All that is wrong with patch files, collected, and the checks that every table passes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from .verbs import SCOPE_NAME
+
+
+@dataclass
+class Problems:
+    """Collects sentences; `at` gives a view that prefixes them with a place."""
+
+    place: str
+    found: list[str] = field(default_factory=list)
+
+    def at(self, place: str) -> Problems:
+        return Problems(f"{self.place}: {place}", self.found)
+
+    def add(self, text: str) -> None:
+        self.found.append(f"{self.place}: {text}")
+
+
+def check_table(table: Any, keys: Mapping[str, tuple[type, bool]], problems: Problems) -> bool:
+    if not isinstance(table, dict):
+        problems.add("must be a table")
+        return False
+    before = len(problems.found)
+    for key, value in table.items():
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)[0]
+            problems.add(f"unknown key {key!r}; did you mean {near!r}?")
+        elif not isinstance(value, keys[key][0]) or isinstance(value, bool):
+            problems.add(f"{key} must be of type {keys[key][0].__name__}")
+        elif keys[key][1] and value == "":
+            problems.add(f"{key} is empty")
+    for key in (key for key, (_, required) in keys.items() if required and key not in table):
+        problems.add(f"key {key!r} is missing")
+    return len(problems.found) == before
+
+
+def one_of(value: str, allowed: Sequence[str], key: str, problems: Problems) -> bool:
+    if value not in allowed:
+        problems.add(f"{key} {value!r} must be one of {', '.join(allowed)}")
+    return value in allowed
+
+
+def check_only_if(text: str, problems: Problems) -> None:
+    if text.startswith("exists:"):
+        check_path(text.removeprefix("exists:"), "only_if", problems)
+    elif text and not SCOPE_NAME.fullmatch(text):
+        problems.add(f"only_if {text!r} is neither a dotted name nor exists:PATH")
+
+
+def check_path(text: str, key: str, problems: Problems) -> None:
+    path = PurePosixPath(text)
+    if not text or path.is_absolute() or ".." in path.parts or "\\" in text or str(path) != text:
+        problems.add(f"{key} {text!r} must be a plain relative path")
+
+
+def check_strings(values: list[Any], key: str, problems: Problems) -> bool:
+    good = all(isinstance(value, str) for value in values)
+    if not good:
+        problems.add(f"{key} must be a list of strings")
+    return good
