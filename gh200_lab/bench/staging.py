@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from simpletuner.gh200.datasets.arena import Arena
-from simpletuner.gh200.datasets.options import StagingOptions
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.settings.schema import InMemory
 
 from .peers import TmpfsCopy, in_tmpfs, local_backend, make_files
 from .result import Ratio, Result, Series, Settings, in_turn, over, seconds
@@ -42,7 +42,7 @@ def measure(settings: Settings) -> Iterator[Result]:
 def staged(files: Path) -> Arena:
     # A bar per round would bury the figures.
     with redirect_stderr(io.StringIO()):
-        return stage("bench", files, StagingOptions())
+        return stage("bench", files, InMemory())
 
 
 def warm(folder: Path) -> list[Path]:
@@ -96,7 +96,7 @@ def staging(folder: Path, megabytes: int, rounds: int) -> Iterator[Ratio]:
         wait_for_page_cache()
         warm(files)
         copied, how = _time_tmpfs_copy(files)
-        limit = seconds(copy_from_ram, source, sizes, StagingOptions().workers)
+        limit = seconds(copy_from_ram, source, sizes, InMemory().workers)
         if number:
             against_tmpfs.append(copied / ours)
             against_limit.append(limit / ours)

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding
 from simpletuner.gh200.diagnostic.command import REPORT, SCHEMA_VERSION
@@ -91,6 +91,8 @@ def _schema_of(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return {"anyOf": [_schema_of(option, found) for option in arguments]}
+    if origin is Literal:
+        return {"enum": list(arguments)}
     if origin is tuple:
         return {"type": "array", "items": _schema_of(arguments[0], found)}
     if origin is dict:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import tarfile
 import unicodedata
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from ..system.durable import refusing_os_errors, remove_tree
 
 MAX_BYTES = 2 * 1024**3
 MAX_MEMBERS = 100_000
-_BROKEN = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, ValueError, NotImplementedError)
+_BROKEN = (tarfile.TarError, EOFError, zlib.error, ValueError)
 
 
 class BadArchive(Refused):
@@ -29,18 +27,17 @@ class Member:
     name: str
     kind: str
     size: int
-    executable: bool = False
     target: str = ""
 
 
 def extract(archive: Path, into: Path) -> None:
-    """Unpack a .tar, .tar.gz or .zip into a folder that does not exist yet, without its single top folder."""
+    """Unpack a .tar or .tar.gz into a folder that does not exist yet, without its single top folder."""
     staging = into.with_name(f".{into.name}.unpacking")
     with refusing_os_errors(f"unpacking {archive.name}"):
         remove_tree(staging)
         try:
             with _blaming(archive):
-                (_unzip if zipfile.is_zipfile(archive) else _untar)(archive, staging)
+                _untar(archive, staging)
             tops = list(staging.iterdir())
             single = len(tops) == 1 and tops[0].is_dir() and not tops[0].is_symlink()
             (tops[0] if single else staging).rename(into)
@@ -89,30 +86,6 @@ def _tar_member(info: tarfile.TarInfo) -> Member:
     kinds = {"isdir": "folder", "issym": "symlink", "islnk": "hardlink", "isreg": "file"}
     kind = next((name for test, name in kinds.items() if getattr(info, test)()), "special")
     return Member(info.name, kind, info.size, target=info.linkname)
-
-
-def _unzip(archive: Path, staging: Path) -> None:
-    with zipfile.ZipFile(archive) as bundle:
-        infos = bundle.infolist()
-        members = [_zip_member(info) for info in infos]
-        check(archive, members)
-        staging.mkdir(parents=True)
-        for info, member in zip(infos, members, strict=True):
-            place = staging / member.name
-            if member.kind == "folder":
-                place.mkdir(parents=True, exist_ok=True)
-                continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with bundle.open(info) as source, place.open("xb") as target:
-                shutil.copyfileobj(source, target)
-            place.chmod(0o755 if member.executable else 0o644)
-
-
-def _zip_member(info: zipfile.ZipInfo) -> Member:
-    mode = info.external_attr >> 16
-    # A zip's symlink would need its own careful reader; no release of upstream has ever been one.
-    kind = "folder" if info.is_dir() else "file" if (mode >> 12) in (0, 0o10) else "special"
-    return Member(info.filename, kind, info.file_size, bool(mode & 0o100))
 
 
 def check(archive: Path, members: Iterable[Member]) -> None:

@@ -31,7 +31,7 @@ from ..system.durable import write_atomic
 
 PROJECT = "simpletuner"
 _TIMEOUT = (10.0, 60.0)
-_SUFFIXES = (".tar.gz", ".zip")
+_SUFFIX = ".tar.gz"
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,9 @@ def _release(package: DistributionPackage) -> Release | None:
         version = str(Version(package.version or ""))
     except InvalidVersion:
         return None
-    suffix = next((s for s in _SUFFIXES if package.filename.endswith(s)), None)
-    if package.package_type != "sdist" or suffix is None:
+    if package.package_type != "sdist" or not package.filename.endswith(_SUFFIX):
         return None
-    return Release(version, f"{PROJECT}-{version}{suffix}", package.digests.get("sha256", ""), package.is_yanked)
+    return Release(version, f"{PROJECT}-{version}{_SUFFIX}", package.digests.get("sha256", ""), package.is_yanked)
 
 
 def _remembered(cache: Path) -> list[Release]:

@@ -14,7 +14,8 @@ from simpletuner.gh200.diagnostic import command as diagnostic
 from simpletuner.gh200.diagnostic.checks.table import Finding
 from simpletuner.gh200.diagnostic.facts import Facts
 from simpletuner.gh200.diagnostic.machine import Machine, Ran
-from simpletuner.gh200.memory.driver import DeviceAttribute, DriverUnavailable
+from simpletuner.gh200.memory.driver import BindingsMissing, DeviceAttribute, DriverUnavailable
+from simpletuner.gh200.settings.transport import loaded_config
 
 REPO = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).resolve().parent / "diagnostic_fixtures"
@@ -90,6 +91,11 @@ def _run(answers: Mapping[str, Any]) -> Any:
     return run
 
 
+def _no_driver(answers: Mapping[str, Any]) -> DriverUnavailable:
+    kind = BindingsMissing if answers.get("bindings_missing") else DriverUnavailable
+    return kind(answers["unavailable"])
+
+
 def machine_in(folder: Path, fork: Path | None = None) -> Machine:
     answers = json.loads((folder / "answers.json").read_text())
     nvml, driver = answers["nvml"], answers["driver"]
@@ -104,7 +110,7 @@ def machine_in(folder: Path, fork: Path | None = None) -> Machine:
         package=(fork or folder) / "simpletuner",
         run=_run(answers),
         nvml=lambda: nvml["missing"] if "missing" in nvml else RecordedNvml(nvml),
-        driver=lambda: DriverUnavailable(driver["unavailable"]) if "unavailable" in driver else RecordedDriver(driver),
+        driver=lambda: _no_driver(driver) if "unavailable" in driver else RecordedDriver(driver),
         filesystem=lambda path: tuple(answers["shm"]) if answers["shm"] else None,
         installed=answers["packages"].get,
         importable=lambda name: answers["torch"] is not None if name == "torch" else True,
@@ -137,7 +143,7 @@ def merged(old: Any, new: Any) -> Any:
 
 def diagnose(machine: Machine, *words: str) -> tuple[Facts, dict[str, Finding]]:
     options = diagnostic.parser().parse_args(["--skip-allocation", "--quiet", *words])
-    config = diagnostic._config_of(options.config) if options.config else None
+    config = loaded_config(options.config) if options.config else None
     facts, findings = diagnostic.diagnose(machine, options, config)
     return facts, {finding.id: finding for finding in findings}
 

@@ -97,7 +97,7 @@ def test_arena_limit_is_exact_and_shared() -> None:
 
 def test_arena_leaves_memory_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     # No process can make a real machine run out of memory for a test.
-    monkeypatch.setattr(tensor_arena, "memory_limits", lambda: [Limit("free memory", 1 << 20)])
+    monkeypatch.setattr(tensor_arena, "memory_limits", lambda: [Limit("machine", "free memory", 1 << 20)])
     budget = Budget(None)
     with pytest.raises(ArenaFull, match="free memory"):
         Arena(budget, "host").hold(torch.zeros(4))

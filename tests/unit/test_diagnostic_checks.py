@@ -14,9 +14,9 @@ from diagnostic_lab import MACHINES, changed, diagnose
 from simpletuner.gh200.diagnostic.allocation import Allocation
 from simpletuner.gh200.diagnostic.bandwidth import Rate, _judged
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding, run_checks
-from simpletuner.gh200.diagnostic.environment import RULES, plain_problems
 from simpletuner.gh200.diagnostic.facts import Facts
-from simpletuner.gh200.diagnostic.software import environment_problems
+from simpletuner.gh200.diagnostic.result import gb
+from simpletuner.gh200.diagnostic.software import _is_current
 
 pytestmark = pytest.mark.unit
 GH200 = "gh200_480gb_numa"
@@ -218,7 +218,7 @@ def test_every_check_passes_somewhere(tmp_path: Path) -> None:
 
 MORE: list[tuple[str, Make, str, str]] = [
     ("driver_version", on(GH200, nvml={"nvmlSystemGetDriverVersion": "565.57.01"}), "warn", "file cache in HBM"),
-    ("cuda_device", on(GH200, nvidia_smi={"code": None, "problem": "no answer from nvidia-smi within 10 s"}), "fail", "no answer"),
+    ("cuda_device", on(GH200, nvidia_smi={"code": None, "problem": "no answer from nvidia-smi within 10 s", "hung": True}), "fail", "no answer"),
     ("cuda_device", on(GH200, driver={"unavailable": "there is no usable CUDA driver"}), "fail", "NVML sees 1 x"),
     (
         "cuda_device",
@@ -238,6 +238,9 @@ MORE: list[tuple[str, Make, str, str]] = [
     ("config_datasets", with_config(3, in_memory={"memory_limit_gb": 0.002, "on_limit": "partial"}), "warn", "allows"),
     ("config_datasets", with_config(3, in_memory={"memory_limit_gb": 0.002, "compression": "zlib"}), "pass", "3 files"),
     ("config_ramp", with_config(gh200_optimizations={"initial_effective_batch_size": 4}), "pass", "effective batch 4"),
+    ("config_ramp", with_config(train_batch_size="2", initial_effective_batch_size=4), "pass", "effective batch 4"),
+    ("config_ramp", with_config(gradient_accumulation_steps=0, initial_effective_batch_size=4), "fail", "at least 1; got 0"),
+    ("config_settings", with_config(target_effective_batch_size=8), "fail", 'belongs inside the block "gh200_optimizations"'),
     ("config_settings", with_config(in_memory={"compression": "lz5"}), "fail", "in_memory.compression"),
     ("config_codecs", lambda tmp_path: without_lz4(tmp_path, "limited_container"), "skip", "Neither is torch"),
     ("config_paths", with_config(0), "fail", "holds no files"),
@@ -296,22 +299,43 @@ def test_visible_devices_choose_whose_attributes_are_shown(tmp_path: Path) -> No
     assert facts.gpus.devices[2].numa_node == 20
 
 
-VALUES = {
-    "SIMPLETUNER_GH200_ENABLE_UVM_HINTS": ["1", "0", "True", "off", "yes", "n", "2", "maybe", " 1 "],
-    "GH200_UVM_OVERSUBSCRIPTION_RATIO": ["5", "0.5", "1e1", "0", "-1", "nan", "inf", "five", " 2 "],
-    "GH200_UVM_ACCESS_PATTERN": ["gpu_first", "cpu_first", "balanced", "GPU_FIRST", "random"],
-    "GH200_UVM_ACCESS_PATERN": ["gpu_first"],
-}
+@pytest.mark.parametrize("words", ["libcuda is gone", "cuda.bindings is a word of this sentence"])
+def test_whether_cuda_was_asked_is_a_fact_not_a_word_of_the_reason(words: str, tmp_path: Path) -> None:
+    asked = diagnose(changed(tmp_path / "asked", GH200, driver={"unavailable": words}))[1]
+    missing = {"unavailable": words, "bindings_missing": True}
+    not_asked = diagnose(changed(tmp_path / "not", GH200, driver=missing))[1]
+    assert (asked["cuda_device"].status, not_asked["cuda_device"].status) == ("fail", "pass")
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in VALUES.items() for value in values])
-def test_rules_without_pydantic_are_those_of_the_settings(name: str, value: str) -> None:
-    plain, checked = plain_problems({name: value}), environment_problems({name: value}, True)
-    assert (bool(plain[0]), bool(plain[1])) == (bool(checked[0]), bool(checked[1]))
-    assert all(name in text for text in (*plain[0], *plain[1]))
+def test_a_hung_nvidia_smi_is_a_fact_not_the_start_of_a_sentence(tmp_path: Path) -> None:
+    answer = {"code": None, "problem": "nvidia-smi was silent", "hung": True}
+    facts, found = diagnose(changed(tmp_path, GH200, nvidia_smi=answer))
+    assert facts.gpus.hung and "the NVIDIA driver is stuck" in found["cuda_device"].fix
 
 
-def test_rules_without_pydantic_cover_every_variable() -> None:
-    from simpletuner.gh200.settings.schema import ENVIRONMENT
+def test_what_a_control_group_leaves_is_found_by_kind(tmp_path: Path) -> None:
+    facts, _ = diagnose(changed(tmp_path, "limited_container"))
+    renamed = tuple(replace(room, name="?", bytes=5) if room.kind == "machine" else room for room in facts.host.rooms)
+    group = min(room.bytes for room in facts.host.rooms if room.kind == "control group")
+    told = run_checks(replace(facts, host=replace(facts.host, rooms=renamed)), False)
+    (check,) = [finding for finding in told if finding.id == "cgroup_memory"]
+    assert f"a run may take {gb(group)}" in check.message
 
-    assert set(RULES) == set(ENVIRONMENT)
+
+@pytest.mark.parametrize(
+    "name",
+    ["SIMPLETUNER_GH200_ENABLE_UVM_HINTS", "GH200_UVM_OVERSUBSCRIPTION_RATIO", "GH200_UVM_ACCESS_PATTERN"],
+)
+def test_every_variable_is_judged_as_a_run_judges_it(name: str, tmp_path: Path) -> None:
+    found = diagnose(changed(tmp_path, GH200, environ={name: "maybe"}))[1]["gh200_environment"]
+    assert found.status == "fail" and f"environment variable {name}: must be" in found.message
+
+
+def test_a_fork_built_from_another_state_is_noticed_in_every_room(tmp_path: Path) -> None:
+    for top in ("repository/simpletuner/gh200/ramp", "repository/build/fork/simpletuner/gh200/ramp"):
+        (tmp_path / top).mkdir(parents=True)
+        (tmp_path / top / "lr.py").write_text("one = 1\n")
+    package = tmp_path / "repository/simpletuner"
+    assert _is_current(package, tmp_path / "repository/build/fork")
+    (package / "gh200/ramp/lr.py").write_text("one = 2\n")
+    assert not _is_current(package, tmp_path / "repository/build/fork")

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from simpletuner.gh200.datasets import rendezvous
-from simpletuner.gh200.datasets.options import StagingOptions
 from simpletuner.gh200.datasets.rendezvous import Run, StagerFailed, meeting_point, share
 from simpletuner.gh200.datasets.staging import stage
 from simpletuner.gh200.memory.numa import cpu_node
+from simpletuner.gh200.settings.schema import InMemory
 
 pytestmark = pytest.mark.unit
 
@@ -26,14 +26,18 @@ import json, os, sys, time
 from pathlib import Path
 from simpletuner.gh200.datasets.rendezvous import share
 from simpletuner.gh200.datasets.staging import stage
-from simpletuner.gh200.datasets.options import StagingOptions
+<<<<<<< HEAD
+from simpletuner.gh200.settings.schema import InMemory
+=======
+from simpletuner.gh200.settings.schema import InMemory
+>>>>>>> 8c85f8d (One truth: WIP)
 point, root, delay, failure, patience = sys.argv[1:]
 def fill():
     print("staging", flush=True)
     time.sleep(float(delay))
     if failure:
         raise ValueError(failure)
-    return stage("x", root, StagingOptions())
+    return stage("x", root, InMemory())
 print("ready", flush=True)
 try:
     arena = share(Path(point), fill, lambda arena: None, float(patience))
@@ -165,13 +169,13 @@ def test_other_ranks_leave_the_staging_to_the_first(root: Path, point: Path) -> 
 
 def test_a_first_rank_that_never_comes_is_not_waited_for_long(root: Path, point: Path) -> None:
     began = time.monotonic()
-    assert share(point, lambda: stage("x", root, StagingOptions()), lambda arena: None, patience=0.5) is not None
+    assert share(point, lambda: stage("x", root, InMemory()), lambda arena: None, patience=0.5) is not None
     assert 0.5 <= time.monotonic() - began < 5
 
 
 def test_the_meeting_point_goes_with_the_stager(root: Path, point: Path) -> None:
     seen: list[object] = []
-    arena = share(point, lambda: stage("x", root, StagingOptions()), seen.append)
+    arena = share(point, lambda: stage("x", root, InMemory()), seen.append)
     assert arena is not None and not seen
     again = share(point, lambda: pytest.fail("staged twice"), seen.append)
     assert again is not None and again.digest == arena.digest and seen == [again]
@@ -182,7 +186,7 @@ def test_the_meeting_point_goes_with_the_stager(root: Path, point: Path) -> None
 def test_a_refused_attach_says_so_and_reads_from_disk(
     root: Path, point: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    arena = share(point, lambda: stage("x", root, StagingOptions()), lambda arena: None)
+    arena = share(point, lambda: stage("x", root, InMemory()), lambda arena: None)
     assert arena is not None
 
     def refused(handle: object) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from simpletuner.gh200.datasets.options import StagingOptions
 from simpletuner.gh200.datasets.sites import dataset_entries
 from simpletuner.gh200.datasets.staged import staged
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.hooks import local_backend, rebuild_backend
+from simpletuner.gh200.settings.schema import InMemory
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ def test_an_in_memory_dataset_looks_local_to_upstream() -> None:
     assert changed[0] == {"id": "photos", "type": "local", "instance_data_dir": "/data", "repeats": 2}
     assert changed[1] is given[1] and given == before
     known = staged()
-    assert known is not None and known.options["photos"] == StagingOptions("lz4", 5)
+    assert known is not None and known.options["photos"] == InMemory(compression="lz4", num_workers=5)
 
 
 def test_a_configuration_without_in_memory_datasets_passes_unchanged() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from simpletuner.gh200.ramp.plot import ramp_from_config
 from simpletuner.gh200.ramp.schedule import SHAPES, GH200GradientRamp, RampError
+from simpletuner.gh200.settings.problems import SettingsError
 
 REPO = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.unit
@@ -198,6 +199,40 @@ def test_a_config_is_read_as_training_reads_it(tmp_path: Path, prefix: str) -> N
     }
     ramp = ramp_from_config(config_file(tmp_path, **keys), processes=2)
     assert (ramp.initial, ramp.target, ramp.samples_per_micro_batch) == (1, 8, 4)
+
+
+RAMP = {"initial_effective_batch_size": 8, "target_effective_batch_size": 32}
+
+
+def test_numbers_as_text_blocks_as_text_and_variables_are_read_as_training_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPS", "7")
+    block = json.dumps(RAMP | {"batch_rampup_steps": "{env:STEPS}"})
+    ramp = ramp_from_config(config_file(tmp_path, train_batch_size="2", gh200_optimizations=block), processes=1)
+    assert (ramp.train_batch_size, ramp.batch_rampup_steps, ramp.target) == (2, 7, 16)
+
+
+def test_what_the_config_leaves_out_is_upstreams_default(tmp_path: Path) -> None:
+    ramp = ramp_from_config(config_file(tmp_path, gh200_optimizations=RAMP), processes=1)
+    assert (ramp.train_batch_size, ramp.gradient_accumulation_steps) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps: must be a whole number, at least 1; got 0"),
+        ({"train_batch_size": 2.0}, "train_batch_size: must be a whole number"),
+        ({"train_batch_size": True}, "train_batch_size: must be a whole number"),
+        ({"train_batch_size": "two"}, "train_batch_size: must be a whole number"),
+        ({"target_effective_batch_size": 8}, 'target_effective_batch_size: belongs inside the block "gh200_opt'),
+        ({"datasets": []}, "datasets: must be a list"),
+    ],
+)
+def test_what_training_refuses_is_refused(keys: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        ramp_from_config(config_file(tmp_path, gh200_optimizations=RAMP, **keys), processes=1)
+    assert said in str(caught.value)
 
 
 def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:

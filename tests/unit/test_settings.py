@@ -70,6 +70,10 @@ def test_documented_config_is_read_as_written() -> None:
     assert found.uses_unified_memory("vae") and found.uses_unified_memory("text")
 
 
+def test_keys_that_are_upstreams_too_stay_upstreams() -> None:
+    assert not read_settings({"cache_dir": "cache", "prefetch": "true"}, {}).asked
+
+
 def test_nothing_given_means_nothing_asked() -> None:
     found = read_settings({"model_family": "sdxl", "train_batch_size": "4"}, {"PATH": "/bin"})
     assert not found.asked
@@ -167,6 +171,8 @@ def test_environment_fills_what_the_config_leaves_out() -> None:
             {"gh200_optimisations": {"enable_uvm_hints": True}},
             ["gh200_optimisations: unknown block", '"gh200_optimizations"'],
         ),
+        ({"target_effective_batch_size": 8}, ['target_effective_batch_size: belongs inside the block "gh200_opt']),
+        ({"vae_cache_type": "disk"}, ['vae_cache_type: belongs inside the block "cache_config"']),
         ({"use_gh200_trainer": "perhaps"}, ["use_gh200_trainer: must be true or false", '"perhaps"']),
         (
             {"initial_effective_batch_size": -4},
@@ -229,9 +235,34 @@ def test_oldest_recipe() -> None:
     assert sum("older spelling" in note for note in found.notes) == 3
 
 
-def test_older_switch_off_turns_the_ramp_off_too() -> None:
-    found = read_settings({"use_gh200_trainer": False, "initial_effective_batch_size": 4}, {})
+OFF = [False, 0, "false", "False", "0", "no", "n", "off", "f", "F"]
+ON = [True, 1, "true", "True", "1", "yes", "y", "on", "t", "T"]
+
+
+@pytest.mark.parametrize("word", OFF)
+def test_older_switch_off_turns_the_ramp_off_too(word: object) -> None:
+    found = read_settings({"use_gh200_trainer": word, "initial_effective_batch_size": 4}, {})
     assert not found.optimizations.enable_batch_size_rampup and not found.optimizations.enable_uvm_hints
+
+
+@pytest.mark.parametrize(("word", "means"), [*((word, False) for word in OFF), *((word, True) for word in ON)])
+def test_a_word_means_the_same_wherever_it_is_written(word: object, means: bool) -> None:
+    unified = {"cache_config": {"vae_cache_type": "unified_memory"}}
+    block = {"gh200_optimizations": {"enable_uvm_hints": word}}
+    in_block = read_settings(unified | block, {})
+    older = read_settings({"use_gh200_trainer": word}, {})
+    variable = read_settings({}, {"SIMPLETUNER_GH200_ENABLE_UVM_HINTS": str(word)})
+    assert {found.optimizations.enable_uvm_hints for found in (in_block, older, variable)} == {means}
+    assert any("has no effect" in note for note in in_block.notes) is not means
+    # The same said twice in other words is no contradiction.
+    assert read_settings({"use_gh200_trainer": means} | block, {}).optimizations.enable_uvm_hints is means
+    with pytest.raises(SettingsError, match="remove one"):
+        read_settings({"use_gh200_trainer": not means} | block, {})
+
+
+def test_a_size_said_twice_in_other_words_is_no_contradiction() -> None:
+    raw = {"initial_effective_batch_size": "4", "gh200_optimizations": {"initial_effective_batch_size": 4}}
+    assert read_settings(raw, {}).optimizations.initial_effective_batch_size == 4
 
 
 def test_inline_datasets_and_their_blocks() -> None:

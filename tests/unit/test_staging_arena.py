@@ -22,10 +22,10 @@ from simpletuner.gh200.datasets import segment as staging_segment
 from simpletuner.gh200.datasets.arena import Arena, ArenaDamaged, Handle, Row, attach, create_arena, memory_file
 from simpletuner.gh200.datasets.codecs import NAMES
 from simpletuner.gh200.datasets.listing import Kinds, forget_changed, list_dataset
-from simpletuner.gh200.datasets.options import StagingOptions
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import OverMemoryLimit
+from simpletuner.gh200.settings.schema import InMemory
 
 pytestmark = pytest.mark.unit
 LONG = "\u96ea" * 80
@@ -62,7 +62,7 @@ def get(arena: Arena, path: Path) -> bytes:
 
 @pytest.mark.parametrize("compression", [None, *NAMES])
 def test_all_files_come_back_and_nothing_a_run_rewrites_is_held(tree: Path, compression: str | None) -> None:
-    arena = stage("x", tree, StagingOptions(compression=compression, num_workers=3))
+    arena = stage("x", tree, InMemory(compression=compression, num_workers=3))
     wanted = {
         path for path in tree.rglob("*") if path.is_file() and "aspect_ratio" not in path.name and path.suffix != ".pt"
     }
@@ -77,20 +77,20 @@ def test_all_files_come_back_and_nothing_a_run_rewrites_is_held(tree: Path, comp
 
 def test_a_relative_root_is_indexed_by_absolute_paths(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree.parent)
-    assert get(stage("x", "data", StagingOptions()), tree / "photo.txt") == (tree / "photo.txt").read_bytes()
+    assert get(stage("x", "data", InMemory()), tree / "photo.txt") == (tree / "photo.txt").read_bytes()
 
 
 def test_many_threads_share_a_few_segments(tmp_path: Path) -> None:
     for number in range(300):
         (tmp_path / f"{number}.bin").write_bytes(os.urandom(number * 37))
-    arena = stage("x", tmp_path, StagingOptions(num_workers=50))
+    arena = stage("x", tmp_path, InMemory(num_workers=50))
     assert len(arena.segment_sizes) == 16
     for path in tmp_path.iterdir():
         assert get(arena, path) == path.read_bytes()
 
 
 def test_a_view_is_the_memory_itself_and_cannot_be_written(tree: Path) -> None:
-    arena = stage("x", tree, StagingOptions(compression="zlib"))
+    arena = stage("x", tree, InMemory(compression="zlib"))
     view = arena.view(str(tree / "photo.jpg"))
     assert view == (tree / "photo.jpg").read_bytes() and view is not None and view.readonly
     packed = str(tree / "photo.txt")
@@ -100,7 +100,7 @@ def test_a_view_is_the_memory_itself_and_cannot_be_written(tree: Path) -> None:
 
 
 def test_sealed_memory_refuses_every_change(tree: Path) -> None:
-    arena = stage("x", tree, StagingOptions())
+    arena = stage("x", tree, InMemory())
     handle = arena.handle()
     # One thread may have been quick enough to stage everything.
     filled = max(handle.segments, key=lambda segment: os.fstat(segment).st_size)
@@ -113,7 +113,7 @@ def test_sealed_memory_refuses_every_change(tree: Path) -> None:
 
 def test_one_line_at_the_end_says_what_was_done(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        stage("photos", tree, StagingOptions(compression="zlib"))
+        stage("photos", tree, InMemory(compression="zlib"))
     (record,) = caplog.records
     for part in ("photos", "7 files", "GB", "ratio", " s.", "Page cache"):
         assert part in record.getMessage()
@@ -144,7 +144,7 @@ def test_after_staging_the_second_copy_is_given_back(tmp_path: Path) -> None:
         with (tmp_path / name).open("wb") as file:
             file.write(os.urandom(1 << 24))
             os.fsync(file.fileno())
-    arena = stage("x", tmp_path, StagingOptions())
+    arena = stage("x", tmp_path, InMemory())
     for thread in threading.enumerate():
         if thread.name == PAGE_CACHE_THREAD:
             thread.join()
@@ -159,7 +159,7 @@ def test_after_staging_the_second_copy_is_given_back(tmp_path: Path) -> None:
 
 def test_a_broken_link_is_reported_by_name(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tree / "dangling.png").symlink_to(tree / "gone.png")
-    stage("x", tree, StagingOptions())
+    stage("x", tree, InMemory())
     assert f"{tree}/dangling.png: No such file" in caplog.text
 
 
@@ -175,7 +175,7 @@ def test_files_that_change_between_listing_and_staging(
         return listing
 
     monkeypatch.setattr("simpletuner.gh200.datasets.staging.list_dataset", meddle)
-    arena = stage("x", tree, StagingOptions(compression=compression, num_workers=1))
+    arena = stage("x", tree, InMemory(compression=compression, num_workers=1))
     for name in ("photo.txt", "photo.jpg", "sub/deeper/mask.bmp"):
         assert arena.find(str(tree / name)) is None and f"{tree / name}: " in caplog.text
     assert get(arena, tree / f"sub/{LONG}.png") == (tree / f"sub/{LONG}.png").read_bytes()
@@ -183,7 +183,7 @@ def test_files_that_change_between_listing_and_staging(
 
 
 def test_files_that_change_after_staging_are_forgotten_and_named(tree: Path) -> None:
-    arena = stage("x", tree, StagingOptions())
+    arena = stage("x", tree, InMemory())
     assert forget_changed(arena) == []
     (tree / "photo.txt").write_text("new")
     os.utime(tree / "photo.jpg", ns=(1, 1))
@@ -200,22 +200,22 @@ def test_where_sendfile_is_not_possible_the_file_is_read(tree: Path, monkeypatch
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(staging_segment.os, "sendfile", refuse)
-    assert get(stage("x", tree, StagingOptions()), tree / "photo.jpg") == (tree / "photo.jpg").read_bytes()
+    assert get(stage("x", tree, InMemory()), tree / "photo.jpg") == (tree / "photo.jpg").read_bytes()
 
 
 def test_a_dataset_over_the_limit_is_refused_before_the_first_byte(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simpletuner.gh200.datasets.staging.Worker", None)
     for compression in (None, "lz4"):
         with pytest.raises(OverMemoryLimit, match="0.000 GB may be used"):
-            stage("x", tree, StagingOptions(compression=compression, memory_limit_gb=0.0001))
+            stage("x", tree, InMemory(compression=compression, memory_limit_gb=0.0001))
 
 
 def test_compression_lets_a_dataset_fit(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number}.txt").write_text("the same words " * 20_000)
     with pytest.raises(OverMemoryLimit):
-        stage("x", tmp_path, StagingOptions(memory_limit_gb=0.005))
-    arena = stage("x", tmp_path, StagingOptions(memory_limit_gb=0.005, compression="zlib"))
+        stage("x", tmp_path, InMemory(memory_limit_gb=0.005))
+    arena = stage("x", tmp_path, InMemory(memory_limit_gb=0.005, compression="zlib"))
     assert arena.files == 30 and sum(arena.segment_sizes) < 5e6
 
 
@@ -223,7 +223,7 @@ def test_compression_lets_a_dataset_fit(tmp_path: Path) -> None:
 def test_partial_stages_what_fits_and_says_so(
     tree: Path, caplog: pytest.LogCaptureFixture, compression: str | None
 ) -> None:
-    options = StagingOptions(memory_limit_gb=0.0002, on_limit="partial", compression=compression)
+    options = InMemory(memory_limit_gb=0.0002, on_limit="partial", compression=compression)
     arena = stage("x", tree, options)
     assert 0 < arena.files < 7 and sum(arena.segment_sizes) <= 200_000
     assert arena.find(str(tree / "photo.jpg")) is None
@@ -235,8 +235,8 @@ def test_a_sparse_file_larger_than_ram(tree: Path, compression: str | None) -> N
     with (tree / "huge.mp4").open("wb") as file:
         file.truncate(1 << 43)
     with pytest.raises(OverMemoryLimit, match="free memory"):
-        stage("x", tree, StagingOptions(compression=compression))
-    arena = stage("x", tree, StagingOptions(compression=compression, on_limit="partial"))
+        stage("x", tree, InMemory(compression=compression))
+    arena = stage("x", tree, InMemory(compression=compression, on_limit="partial"))
     assert arena.files == 7 and arena.find(str(tree / "huge.mp4")) is None
 
 
@@ -246,7 +246,7 @@ def test_missing_empty_and_forbidden_folders(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     for name, why in (("nowhere", "No such file"), ("only-caches", "nothing to stage"), ("file", "Not a directory")):
         with pytest.raises(GH200Error, match=why):
-            stage("x", tmp_path / name, StagingOptions())
+            stage("x", tmp_path / name, InMemory())
 
 
 def unprivileged(action: Callable[[], object]) -> str:
@@ -271,14 +271,14 @@ def unprivileged(action: Callable[[], object]) -> str:
 
 def test_a_folder_without_permission(tree: Path) -> None:
     tree.chmod(0)
-    said = unprivileged(lambda: stage("x", tree, StagingOptions()))
+    said = unprivileged(lambda: stage("x", tree, InMemory()))
     tree.chmod(0o700)
     assert said.startswith("GH200Error") and "Permission denied" in said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 def test_another_user_cannot_attach(tree: Path) -> None:
-    arena = stage("x", tree, StagingOptions())
+    arena = stage("x", tree, InMemory())
     handle = arena.handle()
     assert unprivileged(lambda: attach(handle)).startswith("PermissionError")
 
@@ -294,7 +294,7 @@ def test_offsets_above_four_gigabytes() -> None:
 
 
 def test_an_arena_that_is_not_what_was_announced(tree: Path) -> None:
-    arena = stage("x", tree, StagingOptions())
+    arena = stage("x", tree, InMemory())
     good = arena.handle()
     for changed in ({"size": good.size + 4096}, {"digest": "0" * 32}, {"segments": good.segments[:-1]}):
         with pytest.raises(ArenaDamaged):
@@ -337,7 +337,7 @@ def ask(child: subprocess.Popen[str], line: str = "") -> str:
 
 
 def test_another_process_reads_the_same_memory_and_forgets_for_all(tree: Path) -> None:
-    arena = stage("x", tree, StagingOptions(compression="zlib"))
+    arena = stage("x", tree, InMemory(compression="zlib"))
     total = sum(len(arena.read(number)) for _, number in arena.names())
     first, second = (start(CHILD, json.dumps(arena.handle().as_dict())) for _ in range(2))
     try:
@@ -354,8 +354,13 @@ def test_another_process_reads_the_same_memory_and_forgets_for_all(tree: Path) -
 STAGER = """
 import json, sys, time
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
-from simpletuner.gh200.datasets.options import StagingOptions
-arena = stage("x", sys.argv[1], StagingOptions())
+<<<<<<< HEAD
+from simpletuner.gh200.settings.schema import InMemory
+arena = stage("x", sys.argv[1], InMemory())
+=======
+from simpletuner.gh200.settings.schema import InMemory
+arena = stage("x", sys.argv[1], InMemory())
+>>>>>>> 8c85f8d (One truth: WIP)
 print(json.dumps(arena.handle().as_dict()), flush=True)
 time.sleep(600)
 """
@@ -383,7 +388,7 @@ def test_threads_read_while_others_forget(tree: Path) -> None:
     names = [tree / f"{number}.txt" for number in range(200)]
     for path in names:
         path.write_bytes(zlib.compress(os.urandom(100)) * 50)
-    arena = stage("x", tree, StagingOptions(compression="zstd"))
+    arena = stage("x", tree, InMemory(compression="zstd"))
     wanted = {str(path): path.read_bytes() for path in names}
     wrong: list[str] = []
 

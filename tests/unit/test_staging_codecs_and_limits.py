@@ -7,14 +7,16 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from simpletuner.gh200.datasets.codecs import NAMES, CodecUnavailable, load_codec
-from simpletuner.gh200.datasets.options import StagingOptions
-from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.datasets.codecs import NAMES, load_codec
 from simpletuner.gh200.memory.limits import GB, Limit, memory_limits, over_limit
 from simpletuner.gh200.memory.numa import cpu_node, nodes_without_cpus
+from simpletuner.gh200.settings.dataset_file import in_memory_options
+from simpletuner.gh200.settings.problems import SettingsError
+from simpletuner.gh200.settings.schema import CodecName, InMemory
 
 pytestmark = pytest.mark.unit
 TEXT = b"a caption that says the same thing again and again. " * 2000
@@ -39,10 +41,9 @@ def test_what_is_compressed_already_is_recognised_by_its_content(name: str) -> N
     assert not codec.pays_off(b"")
 
 
-def test_no_codec_is_no_codec_and_an_unknown_one_lists_the_others() -> None:
+def test_the_settings_offer_every_codec_and_no_other() -> None:
     assert load_codec(None) is None
-    with pytest.raises(CodecUnavailable, match="lz4, zlib, snappy, zstd"):
-        load_codec("brotli")
+    assert get_args(CodecName) == NAMES
 
 
 @pytest.mark.parametrize(("name", "module", "package"), [("lz4", "lz4", "lz4"), ("snappy", "snappy", "python-snappy")])
@@ -110,19 +111,19 @@ def test_the_operators_own_limit_is_taken_at_its_word(tmp_path: Path) -> None:
 
 
 def test_the_refusal_shows_need_limit_and_help() -> None:
-    text = str(over_limit("photos", 3 * GB, Limit("in_memory.memory_limit_gb", GB), estimated=False, compressed=False))
-    for part in ("photos", "3.000 GB", "1.000 GB", "memory_limit_gb", '"partial"', "compression"):
+    limit = Limit("operator", "what the operator says", GB)
+    text = str(over_limit("photos", 3 * GB, limit, estimated=False, compressed=False))
+    for part in ("photos", "3.000 GB", "1.000 GB", "raise in_memory.memory_limit_gb", '"partial"', "compression"):
         assert part in text
+    system_limit = Limit("machine", "in_memory of the machine", GB)
+    assert "raise the limit of the job" in str(over_limit("x", 3 * GB, system_limit, estimated=True, compressed=True))
 
 
-def test_options_from_a_block_from_an_object_and_from_nothing() -> None:
-    class Checked:
-        compression, num_workers, memory_limit_gb, on_limit, release_after_cache = "zstd", None, 3.0, "partial", True
-
-    assert StagingOptions.of(None) == StagingOptions()
-    assert StagingOptions.of({"compression": "lz4", "num_workers": 3}).workers == 3
-    assert StagingOptions.of(Checked()) == StagingOptions("zstd", None, 3.0, "partial", True)
-    assert 1 <= StagingOptions().workers <= 72
+def test_options_are_the_settings_own_whoever_hands_them_over() -> None:
+    assert in_memory_options(None) == InMemory() and 1 <= InMemory().workers <= 72
+    options = in_memory_options({"compression": "lz4", "num_workers": "3", "memory_limit_gb": None})
+    assert options == InMemory(compression="lz4", num_workers=3) and options.workers == 3
+    assert in_memory_options(options) is options
 
 
 def test_every_wrong_option_is_named_at_once() -> None:
@@ -131,12 +132,19 @@ def test_every_wrong_option_is_named_at_once() -> None:
         "num_workers": 0,
         "memory_limit_gb": -1,
         "on_limit": "stop",
-        "release_after_cache": "no",
+        "release_after_cache": "perhaps",
     }
-    with pytest.raises(GH200Error) as caught:
-        StagingOptions.of(block)
-    for key in block:
-        assert key in str(caught.value)
+    with pytest.raises(SettingsError) as caught:
+        in_memory_options(block)
+    assert [problem.path for problem in caught.value.problems] == [
+        f"in_memory.{key}" for key in sorted(block, key=_order)
+    ]
+
+
+def _order(key: str) -> int:
+    """Unknown keys come last."""
+    names = list(InMemory.model_fields)
+    return names.index(key) if key in names else len(names)
 
 
 def node_tree(folder: Path, cpus: dict[int, str], memory: str) -> Path:

@@ -13,9 +13,9 @@ from simpletuner.helpers.data_backend import local as upstream
 from simpletuner.helpers.training import audio_file_extensions, image_file_extensions, video_file_extensions
 
 from ..errors import GH200Error
+from ..settings.dataset_file import in_memory_options
 from .arena import Arena, Handle, attach
 from .listing import Kinds, forget_changed
-from .options import StagingOptions
 from .rendezvous import Run, meeting_point, share
 from .sites import REPRESENTATION_KEY
 from .staged import staged
@@ -39,7 +39,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         options: object = None,
     ) -> None:
         super().__init__(accelerator=accelerator, id=id, compress_cache=compress_cache)
-        self.options = StagingOptions.of(options)
+        self.options = in_memory_options(options)
         self._arena: Arena | None = None
         if instance_data_dir is not None:
             self._arena = self._staged_or_attached(os.path.abspath(instance_data_dir))

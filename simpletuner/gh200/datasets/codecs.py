@@ -7,8 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ..errors import GH200Error
+
+if TYPE_CHECKING:
+    from ..settings.schema import CodecName
 
 Buffer = bytes | bytearray | memoryview
 
@@ -20,7 +24,7 @@ WORTH_IT = 0.9
 
 
 class CodecUnavailable(GH200Error):
-    """A codec that does not exist or whose package is not installed."""
+    """A codec whose package is not installed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def _zstd(zstandard: ModuleType) -> Codec:
     )
 
 
-_CODECS: dict[str, tuple[str, str, Callable[[ModuleType], Codec]]] = {
+_CODECS: dict[CodecName, tuple[str, str, Callable[[ModuleType], Codec]]] = {
     "lz4": ("lz4.block", "lz4", _lz4),
     "zlib": ("zlib", "zlib", _zlib),
     "snappy": ("snappy", "python-snappy", _snappy),
@@ -72,16 +76,10 @@ _CODECS: dict[str, tuple[str, str, Callable[[ModuleType], Codec]]] = {
 NAMES = tuple(_CODECS)
 
 
-def load_codec(name: str | None) -> Codec | None:
+def load_codec(name: CodecName | None) -> Codec | None:
     """The codec of that name; None for none."""
     if name is None:
         return None
-    if name not in _CODECS:
-        raise CodecUnavailable(
-            f'There is no compression "{name}".',
-            where="in_memory.compression",
-            fix=f"use one of {', '.join(NAMES)}, or leave it out",
-        )
     module, package, build = _CODECS[name]
     try:
         return build(import_module(module))

@@ -15,6 +15,8 @@ from .listing import SourceFile
 # Large files start on a page: the kernel then copies page by page.
 _PAGE_ALIGNED_FROM = 64 << 10
 _SAMPLED_FILES = 64
+# A file's place in the index: its row, and a name of ordinary length.
+_INDEX_BYTES = 128
 # These come from the memory file, not from the file that is read.
 _OUT_OF_MEMORY = frozenset({errno.ENOMEM, errno.ENOSPC})
 _NO_SENDFILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -116,6 +118,17 @@ def room_for(size: int) -> int:
     return size + _alignment(size) - 1
 
 
+def room_for_all(files: Sequence[SourceFile]) -> int:
+    """The most the files take as they are, with their places in the index."""
+    return sum(room_for(file.size) + _INDEX_BYTES for file in files)
+
+
+def estimated_room(files: Sequence[SourceFile], codec: Codec) -> int:
+    """What they take compressed. A single file must fit as it is: reading it back makes it whole again."""
+    largest = max((file.size for file in files), default=0)
+    return max(largest, int(room_for_all(files) * _estimated_ratio(files, codec)))
+
+
 def _alignment(size: int) -> int:
     return 4096 if size >= _PAGE_ALIGNED_FROM else 64
 
@@ -148,7 +161,7 @@ def _sample(source: int, size: int) -> bytes:
     return os.pread(source, SAMPLE_BYTES, max(0, (size - SAMPLE_BYTES) // 2))
 
 
-def estimate_ratio(files: Sequence[SourceFile], codec: Codec) -> float:
+def _estimated_ratio(files: Sequence[SourceFile], codec: Codec) -> float:
     """Stored bytes per byte, judged by samples of some files, weighted by size."""
     step = max(1, len(files) // _SAMPLED_FILES)
     before = after = 0.0

@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import GH200Error
-from ..settings.dataset_file import DatasetReader
+from ..settings.dataset_file import IN_MEMORY, DatasetReader
 from ..settings.problems import SettingsError
-from .options import StagingOptions
 from .staged import staged, staged_for_use
 
 logger = logging.getLogger("gh200.in_memory")
 
-IN_MEMORY = "in_memory"
 REPRESENTATION_KEY = "gh200_in_memory"
 # Caches of upstream's: written by the run, so nothing of them could be staged.
 _CACHE_TYPES = frozenset({"text_embeds", "image_embeds", "conditioning_image_embeds", "distillation_cache"})
@@ -35,7 +33,7 @@ def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for entry in entries:
         if isinstance(entry, Mapping) and entry.get("type") == IN_MEMORY:
             name = str(entry.get("id", ""))
-            staged_for_use().remember(name, StagingOptions.of(reader.in_memory[name]), dict(entry))
+            staged_for_use().remember(name, reader.in_memory[name], dict(entry))
             entry = {key: value for key, value in entry.items() if key != IN_MEMORY} | {"type": "local"}
         changed.append(entry)
     return changed

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..run import Run, begin, current
 from ..settings.cache_options import CacheOptions
+from ..settings.schema import InMemory
 from ..settings.sources import read_settings
-from .options import StagingOptions
 
 if TYPE_CHECKING:
     from .backend import GH200InMemoryBackend
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class StagedDatasets:
     def __init__(self, run: Run) -> None:
-        self.options: dict[str, StagingOptions] = {}
+        self.options: dict[str, InMemory] = {}
         self.entries: dict[str, dict[str, Any]] = {}
         self.backends: weakref.WeakSet[GH200InMemoryBackend] = weakref.WeakSet()
 
@@ -25,7 +25,7 @@ class StagedDatasets:
         self.options.clear()
         self.entries.clear()
 
-    def remember(self, name: str, options: StagingOptions, entry: dict[str, Any]) -> None:
+    def remember(self, name: str, options: InMemory, entry: dict[str, Any]) -> None:
         self.options[name], self.entries[name] = options, entry
 
     def live(self) -> list[GH200InMemoryBackend]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..errors import GH200Error
 from ..memory.limits import GB, Limit, memory_limits, over_limit
@@ -19,8 +20,10 @@ from ..run import current
 from .arena import Arena, Row, create_arena
 from .codecs import Codec, load_codec
 from .listing import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
-from .options import StagingOptions
-from .segment import Segment, SourceChanged, estimate_ratio, room_for
+from .segment import Segment, SourceChanged, estimated_room, room_for_all
+
+if TYPE_CHECKING:
+    from ..settings.schema import InMemory
 
 logger = logging.getLogger("gh200.in_memory")
 
@@ -29,8 +32,6 @@ _SHOWN_PROBLEMS = 20
 # Each is a descriptor in every process that attaches.
 _MOST_SEGMENTS = 16
 _TICK_SECONDS = 0.2
-# A file's place in the index: its row, and a name of ordinary length.
-INDEX_BYTES = 128
 _KINDS = Kinds()
 
 
@@ -55,7 +56,7 @@ class Job:
 
     dataset: str
     listing: Listing
-    options: StagingOptions
+    options: InMemory
     kinds: Kinds
     codec: Codec | None
     budget: Budget
@@ -98,7 +99,7 @@ class Worker:
             raise over_limit(job.dataset, need, job.budget.limit, estimated=True, compressed=job.codec is not None)
 
 
-def stage(dataset: str, root: str | os.PathLike[str], options: StagingOptions, kinds: Kinds = _KINDS) -> Arena:
+def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds = _KINDS) -> Arena:
     """Checks the limits, then reads the whole folder into a new arena; one log line at the end says what was done."""
     began = time.monotonic()
     codec = load_codec(options.compression)
@@ -130,14 +131,12 @@ def stage(dataset: str, root: str | os.PathLike[str], options: StagingOptions, k
     return arena
 
 
-def check_limits(dataset: str, listing: Listing, options: StagingOptions, codec: Codec | None) -> Limit:
+def check_limits(dataset: str, listing: Listing, options: InMemory, codec: Codec | None) -> Limit:
     """The tightest limit; raises before the first byte where the dataset cannot fit and must."""
     limit = memory_limits(options.memory_limit_gb)[0]
-    need = sum(room_for(file.size) + INDEX_BYTES for file in listing.files)
+    need = room_for_all(listing.files)
     if codec is not None and limit.bytes < need:
-        # A single file must fit as it is: reading it back makes it whole again.
-        largest = max(file.size for file in listing.files)
-        need = max(largest, int(need * estimate_ratio(listing.files, codec)))
+        need = estimated_room(listing.files, codec)
     if need > limit.bytes and options.on_limit == "error":
         raise over_limit(dataset, need, limit, estimated=codec is not None, compressed=codec is not None)
     return limit

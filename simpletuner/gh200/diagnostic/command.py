@@ -9,14 +9,15 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..errors import GH200Error
 from ..memory.driver import CudaError, Driver
+from ..settings.transport import loaded_config
 from .allocation import Allocation, try_allocation
 from .bandwidth import Bandwidth, measure
 from .checks.table import Finding, run_checks
@@ -118,16 +119,6 @@ def _write(target: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def _config_of(path: Path) -> dict[str, object]:
-    try:
-        from ..settings.config_file import read_config_file
-    except ImportError as error:
-        raise GH200Error(
-            "--config needs Python 3.11 or newer.", why=str(error), fix="run with .venv/bin/python"
-        ) from error
-    return read_config_file(path.expanduser())
-
-
 def _dynamic(facts: Facts, machine: Machine, options: argparse.Namespace, progress: Progress) -> Facts:
     """The tests that use the GPU, the largest one last."""
     if options.skip_allocation and not options.bandwidth:
@@ -166,7 +157,7 @@ def report_of(facts: Facts, findings: tuple[Finding, ...], arguments: Sequence[s
     counts = {status: sum(finding.status == status for finding in findings) for status in STATUSES}
     return {
         "schema_version": SCHEMA_VERSION,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         "arguments": list(arguments),
         "facts": asdict(facts) | {"memory_mode": facts.memory_mode, "room_bytes": facts.host.room_bytes},
         "checks": [asdict(finding) for finding in findings],
@@ -194,7 +185,7 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
     options = parser().parse_args(words)
     try:
         _check_output(options.output)
-        config = None if options.config is None else _config_of(options.config)
+        config = None if options.config is None else loaded_config(options.config.expanduser())
     except GH200Error as error:
         print(error.render(), file=sys.stderr)
         return 2

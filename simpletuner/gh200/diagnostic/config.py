@@ -8,22 +8,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..datasets.codecs import Codec, load_codec
 from ..datasets.listing import Kinds, Listing, list_dataset
-from ..datasets.options import StagingOptions
-from ..datasets.segment import estimate_ratio, room_for
-from ..datasets.staging import INDEX_BYTES
+from ..datasets.segment import estimated_room, room_for_all
 from ..errors import GH200Error
 from ..memory.limits import GB
-from ..settings.keys import DATASETS_FILE_KEY, plain_key
+from ..settings.keys import DATASETS_FILE_KEY
+from .judging import UNJUDGED, judge_config, judge_ramp, staging_options
 
 if TYPE_CHECKING:
-    from ..settings.schema import Settings
+    from ..settings.schema import CodecName, Settings
 
-NEEDS_PYDANTIC = "pydantic is not installed in this interpreter"
 # A latent of 16 channels at an eighth of the edge, in bf16, takes half a byte for every pixel.
 _LATENT_BYTES_PER_PIXEL = 0.5
 
@@ -74,22 +71,18 @@ class Config:
     processes: int
 
 
-def read_config(path: Path, raw: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
-    from ..settings.transport import with_environment
-
-    plain = {plain_key(key): with_environment(value) for key, value in raw.items()}
-    entries, missing = _entries(plain)
+def read_config(path: Path, config: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
+    """`config` is the file as a run gets it (`settings.transport.loaded_config`)."""
+    entries, missing = _entries(config)
     datasets = tuple(_dataset(entry) for entry in entries if entry.get("instance_data_dir"))
-    settings, unjudged, problems = _settings(plain, environ, entries)
-    ramp, ramp_problem = None, ""
-    if settings is not None and settings.optimizations.enable_batch_size_rampup:
-        ramp, ramp_problem = _ramp(settings, plain, processes)
+    settings, problems = judge_config(config, environ)
+    ramp, ramp_problem = judge_ramp(settings, config, processes)
     return Config(
         path=str(path),
-        unjudged=unjudged,
+        unjudged=UNJUDGED,
         problems=problems,
         notes=settings.notes if settings else (),
-        missing=(*missing, *(item.problem for item in datasets if item.problem), *_output_problem(plain)),
+        missing=(*missing, *(item.problem for item in datasets if item.problem), *_output_problem(config)),
         datasets=datasets,
         caches=_caches(settings, datasets) if settings else None,
         ramp=ramp.describe() if ramp else None,
@@ -122,21 +115,18 @@ def _dataset(entry: Mapping[str, Any]) -> Dataset:
     in_memory = entry.get("type") == "in_memory"
     if entry.get("type", "local") not in ("local", "in_memory"):
         return Dataset(name, folder, False)
-    try:
-        options = StagingOptions.of(entry.get("in_memory"))
-    except (GH200Error, AttributeError):
-        options = StagingOptions()  # the settings name everything wrong with the block
-    codec, codec_problem = _codec(options.compression)
-    limit = options.memory_limit_gb
-    known = Dataset(
-        name,
-        folder,
-        in_memory,
-        memory_limit_bytes=None if limit is None else int(limit * GB),
-        on_limit=options.on_limit,
-        compression=options.compression,
-        codec_problem=codec_problem,
-    )
+    known, codec = Dataset(name, folder, in_memory), None
+    options = staging_options(entry.get("in_memory"))
+    if options is not None:
+        codec, codec_problem = _codec(options.compression)
+        limit = options.memory_limit_gb
+        known = replace(
+            known,
+            memory_limit_bytes=None if limit is None else int(limit * GB),
+            on_limit=options.on_limit,
+            compression=options.compression,
+            codec_problem=codec_problem,
+        )
     if not os.path.isdir(folder):
         there = "is not a folder" if os.path.exists(folder) else "does not exist"
         return replace(known, problem=f'dataset directory {folder} of "{name}" {there}')
@@ -144,29 +134,23 @@ def _dataset(entry: Mapping[str, Any]) -> Dataset:
         listing = list_dataset(folder)
     except GH200Error as error:
         return replace(known, problem=f'dataset directory {folder} of "{name}" cannot be read: {error.why}')
-    need = sum(room_for(file.size) + INDEX_BYTES for file in listing.files)
+    need = room_for_all(listing.files) if in_memory else 0
     return replace(
         known,
         problem="" if listing.files else f'dataset directory {folder} of "{name}" holds no files',
         files=len(listing.files),
         file_bytes=listing.bytes,
-        need_bytes=need if in_memory else 0,
-        estimated_bytes=_estimated(listing, need, codec) if in_memory else 0,
+        need_bytes=need,
+        estimated_bytes=estimated_room(listing.files, codec) if in_memory and codec else need,
         latent_bytes=_latents(listing, entry),
     )
 
 
-def _codec(name: str | None) -> tuple[Codec | None, str]:
+def _codec(name: CodecName | None) -> tuple[Codec | None, str]:
     try:
         return load_codec(name), ""
     except GH200Error as error:
         return None, error.what
-
-
-def _estimated(listing: Listing, need: int, codec: Codec | None) -> int:
-    if codec is None or not listing.files:
-        return need
-    return max(max(file.size for file in listing.files), int(need * estimate_ratio(listing.files, codec)))
 
 
 def _latents(listing: Listing, entry: Mapping[str, Any]) -> int:
@@ -181,36 +165,6 @@ def _latents(listing: Listing, entry: Mapping[str, Any]) -> int:
     images = Kinds().images
     count = sum(os.path.splitext(name)[1].lower().lstrip(".") in images for name, _ in listing.names)
     return int(count * pixels * _LATENT_BYTES_PER_PIXEL)
-
-
-def _settings(
-    config: Mapping[str, Any], environ: Mapping[str, str], entries: list[Mapping[str, Any]]
-) -> tuple[Settings | None, str, tuple[str, ...]]:
-    try:
-        from ..settings.problems import SettingsError
-        from ..settings.sources import read_settings
-    except ImportError:
-        return None, NEEDS_PYDANTIC, ()
-    try:
-        file: list[object] | None = list(entries) if config.get(DATASETS_FILE_KEY) else None
-        return read_settings(config, environ, dataset_file=file), "", ()
-    except SettingsError as error:
-        return None, "", tuple(str(problem) for problem in error.problems)
-
-
-def _ramp(settings: Settings, config: Mapping[str, Any], processes: int) -> tuple[Any, str]:
-    from ..ramp.apply import ramp_from
-
-    sizes = {"train_batch_size": 1, "gradient_accumulation_steps": 1}
-    given = {key: _whole(config[key]) for key in sizes if config.get(key) is not None}
-    try:
-        return ramp_from(settings.optimizations, SimpleNamespace(**dict(config) | sizes | given), processes), ""
-    except GH200Error as error:
-        return None, "; ".join(part for part in (error.what, error.where.replace("\n", "; ")) if part)
-
-
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, str) and value.strip().isdigit() else value
 
 
 def _caches(settings: Settings, datasets: tuple[Dataset, ...]) -> Caches | None:

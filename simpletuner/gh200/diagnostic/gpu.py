@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import GH200Error
-from ..memory.driver import DeviceAttribute, Driver
+from ..memory.driver import BindingsMissing, DeviceAttribute, Driver
 from .machine import Machine, Ran
 
 SMI_SECONDS = 10.0
@@ -47,7 +47,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """All GPUs, who told about them, and what each source that did not had to say."""
+    """All GPUs, who told about them, and what each source that did not had to say; `asked_cuda` is whether CUDA could be one."""
 
     devices: tuple[Gpu, ...] = ()
     source: str | None = None
@@ -57,6 +57,7 @@ class Gpus:
     visible_devices: str | None = None
     kernel_driver: str | None = None
     hung: bool = False
+    asked_cuda: bool = True
     problems: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -72,7 +73,13 @@ def read_gpus(machine: Machine) -> Gpus:
     kernel = _kernel_driver(machine)
     problems: dict[str, str] = {}
     if smi.hung:
-        return Gpus((), None, None, None, None, visible, kernel, True, {"nvidia-smi": smi.problem})
+        return Gpus(
+            visible_devices=visible,
+            kernel_driver=kernel,
+            hung=True,
+            asked_cuda=False,
+            problems={"nvidia-smi": smi.problem},
+        )
     found, version = _from_nvml(machine.nvml(), problems)
     source = "NVML"
     if not found:
@@ -87,7 +94,17 @@ def read_gpus(machine: Machine) -> Gpus:
         if not found:
             source = "CUDA driver"
         found = _with_attributes(found, driver, visible)
-    return Gpus(tuple(found), source if found else None, version, cuda, usable, visible, kernel, problems=problems)
+    return Gpus(
+        devices=tuple(found),
+        source=source if found else None,
+        driver_version=version,
+        cuda_version=cuda,
+        usable=usable,
+        visible_devices=visible,
+        kernel_driver=kernel,
+        asked_cuda=not isinstance(driver, BindingsMissing),
+        problems=problems,
+    )
 
 
 def _kernel_driver(machine: Machine) -> str | None:

@@ -17,22 +17,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..memory.driver import load_driver
+
 PACKAGE = Path(__file__).resolve().parents[2]
 _SECONDS_TO_DIE = 2.0
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended; `problem` says why there is no exit code."""
+    """How a command ended; `problem` says why there is no exit code, `hung` that it was a lack of an answer."""
 
     code: int | None
     output: str = ""
     errors: str = ""
     problem: str = ""
-
-    @property
-    def hung(self) -> bool:
-        return self.problem.startswith("no answer")
+    hung: bool = False
 
     @property
     def last_line(self) -> str:
@@ -63,7 +62,7 @@ def run_limited(command: Sequence[str], seconds: float, environ: Mapping[str, st
         for file in (output, errors):
             file.seek(0)
         said, complained = (file.read().decode(errors="replace") for file in (output, errors))
-        return Ran(None if problem else process.returncode, said, complained, problem)
+        return Ran(None if problem else process.returncode, said, complained, problem, hung=bool(problem))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -81,13 +80,6 @@ def _nvml() -> Any:
         return import_module("pynvml")
     except Exception as error:  # a broken package may raise anything
         return f"nvidia-ml-py cannot be imported: {error}"
-
-
-def _driver() -> Any:
-    """The driver layer, or the error that says why there is none."""
-    from ..memory.driver import load_driver
-
-    return load_driver()
 
 
 def _cpus() -> frozenset[int]:
@@ -132,7 +124,7 @@ class Machine:
     package: Path = PACKAGE
     run: Callable[[Sequence[str], float, Mapping[str, str] | None], Ran] = run_limited
     nvml: Callable[[], Any] = _nvml
-    driver: Callable[[], Any] = _driver
+    driver: Callable[[], Any] = load_driver
     filesystem: Callable[[Path], tuple[int, int] | None] = _filesystem
     installed: Callable[[str], str | None] = _installed
     importable: Callable[[str], bool] = _importable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .judging import UNJUDGED, judge_environment
 from .machine import Machine
 
 TORCH_SECONDS = 120.0
@@ -69,6 +69,7 @@ class Software:
     refused_allocator_settings: dict[str, str]
     environment_problems: tuple[str, ...]
     environment_notes: tuple[str, ...]
+    environment_unjudged: str
     fork_folder: str | None
     upstream_release: str | None
     upstream_verified: bool | None
@@ -88,7 +89,7 @@ def read_software(machine: Machine) -> Software:
                 problems[name] = "this torch has no call that judges allocator settings"
             elif verdict:
                 refused[name] = verdict
-    wrong, notes = environment_problems(machine.environ, machine.importable("pydantic"))
+    wrong, notes = judge_environment(machine.environ)
     fork = fork_folder(machine.package)
     release = _version_in(fork / "simpletuner/__init__.py", "__version__") if fork else None
     shown = {
@@ -105,6 +106,7 @@ def read_software(machine: Machine) -> Software:
         refused_allocator_settings=refused,
         environment_problems=wrong,
         environment_notes=notes,
+        environment_unjudged=UNJUDGED,
         fork_folder=_shown_path(fork, machine.tree) if fork else None,
         upstream_release=release,
         upstream_verified=_verified(machine.tree / "patches/lock.json", release),
@@ -138,21 +140,6 @@ def _refusal(machine: Machine, variable: str) -> str | None:
     return ran.problem or (said[1] if said else ran.last_line)
 
 
-def environment_problems(environ: Mapping[str, str], with_pydantic: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is wrong with the fork's variables, and what is odd about them, as a run would judge them."""
-    if not with_pydantic:
-        from .environment import plain_problems
-
-        return plain_problems(environ)
-    from ..settings.problems import SettingsError
-    from ..settings.sources import read_settings
-
-    try:
-        return (), read_settings({}, environ).notes
-    except SettingsError as error:
-        return tuple(str(problem) for problem in error.problems), ()
-
-
 def fork_folder(package: Path) -> Path | None:
     """Where upstream's package is: around this one in a fork, in build/fork in the repository."""
     for folder in (package.parent, package.parent / "build/fork"):
@@ -181,7 +168,7 @@ def _is_current(package: Path, fork: Path) -> bool:
     if fork == package.parent:
         return True
     ours, theirs = package / "gh200", fork / "simpletuner/gh200"
-    names = {path.name for folder in (ours, theirs) for path in folder.glob("*.py")}
+    names = {path.relative_to(folder) for folder in (ours, theirs) for path in folder.rglob("*.py")}
     return all((theirs / name).is_file() and (ours / name).is_file() for name in names) and all(
         (ours / name).read_bytes() == (theirs / name).read_bytes() for name in names
     )

@@ -34,6 +34,10 @@ class DriverUnavailable(GH200Error):
     """There is no CUDA driver this process can use."""
 
 
+class BindingsMissing(DriverUnavailable):
+    """Nobody can say whether there is a driver: what would ask it is not installed."""
+
+
 class CudaError(GH200Error):
     """A driver call that did not return success; `name` is CUDA's own name for the error."""
 
@@ -250,7 +254,7 @@ def load_driver() -> Driver | DriverUnavailable:
     try:
         from cuda.bindings import driver as api
     except ImportError as error:
-        return DriverUnavailable(
+        return BindingsMissing(
             "cuda.bindings cannot be imported", why=str(error), fix="install cuda-bindings 12.9 or newer"
         )
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ..errors import GH200Error
 from .numa import SYSFS, memory_of, nodes_without_cpus
@@ -14,6 +15,8 @@ _LARGEST_HEADROOM = 8 * GB
 # cgroup v1 writes "no limit" as a number near 2**63.
 _UNLIMITED = 1 << 60
 
+LimitKind = Literal["machine", "control group", "operator"]
+
 
 class OverMemoryLimit(GH200Error):
     """The dataset does not fit; raised before the first byte is staged."""
@@ -21,8 +24,9 @@ class OverMemoryLimit(GH200Error):
 
 @dataclass(frozen=True)
 class Limit:
-    """`name` is what the operator knows it by."""
+    """`name` is what the operator knows it by, `kind` who sets it."""
 
+    kind: LimitKind
     name: str
     bytes: int
 
@@ -68,19 +72,21 @@ def memory_limits(
         _cpu_memory(proc, nodes, *fields) for fields in (("MemTotal",) * 2, ("MemAvailable", "MemFree"))
     )
     headroom = min(_LARGEST_HEADROOM, total // 10)
-    limits = [Limit("free memory of the machine (MemAvailable, less headroom)", max(0, available - headroom))]
+    limits = [
+        Limit("machine", "free memory of the machine (MemAvailable, less headroom)", max(0, available - headroom))
+    ]
     for group in control_groups(proc, cgroup):
         room = max(0, group.free_bytes - min(headroom, group.free_bytes // 10))
-        limits.append(Limit(f"memory limit of the control group {group.name} (less headroom)", room))
+        limits.append(Limit("control group", f"memory limit of the control group {group.name} (less headroom)", room))
     if memory_limit_gb is not None:
-        limits.append(Limit("in_memory.memory_limit_gb", int(memory_limit_gb * GB)))
+        limits.append(Limit("operator", "in_memory.memory_limit_gb", int(memory_limit_gb * GB)))
     return sorted(limits, key=lambda limit: limit.bytes)
 
 
 def over_limit(dataset: str, need: int, limit: Limit, *, estimated: bool, compressed: bool) -> OverMemoryLimit:
     """The refusal, with need, limit and what would help."""
     helps = ['set in_memory.on_limit to "partial" to hold what fits and read the rest from disk']
-    if limit.name.startswith("in_memory"):
+    if limit.kind == "operator":
         helps.append("raise in_memory.memory_limit_gb")
     else:
         helps.append("free memory, raise the limit of the job or container")

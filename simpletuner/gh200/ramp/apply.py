@@ -10,6 +10,7 @@ from ..run_log import each_step
 from .answers import TrainerAnswers, answer_validation
 from .counts import EpochCounts
 from .lr import follow_windows
+from .reader import ramp_from
 from .resume import ResumeWatch
 from .schedule import GH200GradientRamp, RampError
 
@@ -96,7 +97,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
         watch.begin(None)
         return None
     _refuse_where_inexact(trainer)
-    ramp = ramp_from(asked, trainer.config, trainer.accelerator.num_processes)
+    ramp = ramp_from(asked, vars(trainer.config), trainer.accelerator.num_processes)
     control = RampControl(trainer, ramp, asked.batch_rampup_lr_scaling if trainer.config.lr_scale else "target")
     setattr(trainer, _CONTROL, control)
     watch.begin(control)
@@ -109,20 +110,6 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
         for note in ramp.notes:
             logger.warning("GH200 ramp: %s", note)
     return ramp
-
-
-def ramp_from(asked: Any, config: Any, processes: int) -> GH200GradientRamp:
-    """The schedule for a settings block (`gh200_optimizations`) and upstream's own config."""
-    return GH200GradientRamp(
-        initial_effective_batch_size=asked.initial_effective_batch_size,
-        target_effective_batch_size=asked.target_effective_batch_size,
-        batch_rampup_steps=asked.batch_rampup_steps,
-        train_batch_size=config.train_batch_size,
-        num_processes=processes,
-        gradient_accumulation_steps=config.gradient_accumulation_steps or 1,
-        shape=asked.batch_rampup_shape,
-        increment=asked.batch_rampup_increment,
-    )
 
 
 _INEXACT: dict[str, tuple[Callable[[Any], bool], str]] = {

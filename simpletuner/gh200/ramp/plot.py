@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
-from types import SimpleNamespace
 
 from ..errors import GH200Error, stop
-from ..settings.config_file import read_config_file
-from ..settings.keys import plain_key
-from ..settings.sources import read_settings
-from .apply import ramp_from
+from ..settings.sources import read_config_settings
+from ..settings.transport import loaded_config
+from .reader import ramp_from
 from .schedule import GH200GradientRamp, RampError
 
 MOST_POINTS = 5000
 
 
 def ramp_from_config(path: Path, processes: int) -> GH200GradientRamp:
-    """The ramp a run with this config would have; the environment does not matter for it."""
-    raw = read_config_file(path)
-    asked = read_settings(raw, {}).optimizations
+    """The ramp a run with this config would have here, or the error it would end with."""
+    config = loaded_config(path)
+    asked = read_config_settings(config, os.environ).optimizations
     if not asked.enable_batch_size_rampup:
         raise RampError(
             "This config asks for no ramp.",
             where=str(path),
             fix="set gh200_optimizations.enable_batch_size_rampup to true",
         )
-    config = {"train_batch_size": 1, "gradient_accumulation_steps": 1} | {plain_key(key): raw[key] for key in raw}
-    return ramp_from(asked, SimpleNamespace(**config), processes)
+    return ramp_from(asked, config, processes)
 
 
 def draw(ramp: GH200GradientRamp, picture: Path) -> None:

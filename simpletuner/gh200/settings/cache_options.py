@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import Settings
-
-AccessPattern = Literal["gpu_first", "cpu_first", "balanced"]
+    from .schema import AccessPattern, Settings
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ..errors import GH200Error
 from .keys import DATASETS_FILE_KEY, plain_key
-from .problems import Problem, join_path, problems_of, shown
+from .problems import Problem, SettingsError, join_path, problems_of, shown
 from .schema import InMemory
 
 IN_MEMORY = "in_memory"
@@ -102,13 +102,10 @@ class DatasetReader:
                 self.problems.append(Problem(inner, f'unknown block. Did you mean "{IN_MEMORY}"?'))
         if not entry.get("instance_data_dir"):
             self.problems.append(Problem(join_path(path, "instance_data_dir"), "missing; the folder to hold in RAM"))
-        block = entry.get(IN_MEMORY)
         try:
-            options = InMemory.model_validate({} if block is None else block)
-        except ValidationError as error:
-            self.problems += problems_of(error, InMemory, join_path(path, IN_MEMORY))
-        else:
-            self.in_memory[str(entry.get("id", ""))] = options
+            self.in_memory[str(entry.get("id", ""))] = in_memory_options(entry.get(IN_MEMORY), path)
+        except SettingsError as error:
+            self.problems += error.problems
 
     def _check_other_type(self, entry: Mapping[str, object], path: str, kind: object) -> None:
         if entry.get(IN_MEMORY) is not None:
@@ -118,6 +115,14 @@ class DatasetReader:
         if isinstance(kind, str) and kind != "memory" and _similar(kind):
             text = f'{shown(kind)} is no dataset type. Did you mean "{IN_MEMORY}"?'
             self.problems.append(Problem(join_path(path, "type"), text))
+
+
+def in_memory_options(block: object, dataset: str = "") -> InMemory:
+    """The checked `in_memory` block of a dataset, whoever hands it over; None is a dataset without one."""
+    try:
+        return InMemory.model_validate({} if block is None else block)
+    except ValidationError as error:
+        raise SettingsError(problems_of(error, InMemory, join_path(dataset, IN_MEMORY))) from error
 
 
 def _similar(word: str) -> bool:

@@ -90,7 +90,8 @@ def join_path(*parts: object) -> str:
 
 @cache
 def _properties(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema()["properties"]
+    properties: dict[str, Any] = model.model_json_schema()["properties"]
+    return properties
 
 
 def _one_problem(error: Any, model: type[BaseModel], where: str) -> Problem:

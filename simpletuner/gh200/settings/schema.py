@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,6 +12,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 CacheType = Literal["disk", "unified_memory"]
 AccessPattern = Literal["gpu_first", "cpu_first", "balanced"]
+CodecName = Literal["lz4", "zlib", "snappy", "zstd"]
+MOST_WORKERS = 72
+
+
+def _as_upstream_reads(value: object) -> int:
+    """Every config becomes a command line, so upstream takes `2` and `"2"`, but neither `2.0` nor `true`."""
+    return int(str(value))
 
 
 def _no_bool(value: object) -> object:
@@ -23,10 +31,11 @@ def _no_bool(value: object) -> object:
 OneOrMore = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 ZeroOrMore = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+UpstreamCount = Annotated[int, Field(ge=1), BeforeValidator(_as_upstream_reads)]
 NotEmpty = Annotated[str, Field(min_length=1)]
 
 
-class Block(BaseModel):
+class ConfigBlock(BaseModel):
     """A config block: unknown keys are errors, null is the same as leaving the key out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,7 +46,7 @@ class Block(BaseModel):
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, Mapping) else data
 
 
-class CacheConfig(Block):
+class CacheConfig(ConfigBlock):
     """Where VAE latents and text embeddings are kept between steps."""
 
     vae_cache_type: CacheType = Field(
@@ -66,7 +75,7 @@ class CacheConfig(Block):
     )
 
 
-class Optimizations(Block):
+class Optimizations(ConfigBlock):
     """Memory hints and the gradient accumulation ramp."""
 
     enable_uvm_hints: bool = Field(
@@ -124,10 +133,10 @@ class Optimizations(Block):
     )
 
 
-class InMemory(Block):
+class InMemory(ConfigBlock):
     """How one dataset of type `in_memory` is held in RAM."""
 
-    compression: Literal["lz4", "zlib", "snappy", "zstd"] | None = Field(
+    compression: CodecName | None = Field(
         None, description="Codec for files that are not compressed already. Absent: files are held as they are."
     )
     num_workers: OneOrMore | None = Field(
@@ -145,6 +154,19 @@ class InMemory(Block):
     release_after_cache: bool = Field(
         False, description="Free the RAM once the VAE cache is built and nothing reads the source files any more."
     )
+
+    @property
+    def workers(self) -> int:
+        return self.num_workers or min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+
+
+class BatchSizes(ConfigBlock):
+    """Upstream's own keys that decide what a micro-batch is; the defaults are upstream's."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    train_batch_size: UpstreamCount = 4
+    gradient_accumulation_steps: UpstreamCount = 1
 
 
 class DatasetEntry(BaseModel):

@@ -9,15 +9,17 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from .dataset_file import DatasetReader
-from .keys import BLOCK_KEYS, INLINE_KEYS, is_misspelt_block, plain_key
+from .dataset_file import DatasetReader, entries_of_file
+from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, is_misspelt_block, plain_key
 from .problems import Problem, SettingsError, join_path, nearest, problems_of, shown
-from .schema import ENVIRONMENT, Block, CacheConfig, Optimizations, Settings
+from .schema import ENVIRONMENT, BatchSizes, CacheConfig, ConfigBlock, Optimizations, Settings
 
-AnyBlock = TypeVar("AnyBlock", bound=Block)
+AnyBlock = TypeVar("AnyBlock", bound=ConfigBlock)
 OPTIMIZATIONS = "gh200_optimizations"
 CACHES = "cache_config"
 DEFAULT = "default"
+# Upstream has keys of these names, or might: they say nothing about where a key was meant to go.
+_UPSTREAMS_TOO = frozenset({"cache_dir", "prefetch", "memory_limit_gb"})
 
 
 def read_settings(
@@ -28,6 +30,19 @@ def read_settings(
 ) -> Settings:
     """The settings of a run, or a SettingsError with every problem found in any of the sources."""
     return _Reader(raw, environ, raw_origins or {}, dataset_file).settings()
+
+
+def read_config_settings(config: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """The settings of a run with this config (`transport.loaded_config`), for whoever judges it without a run."""
+    return read_settings(config, environ, dataset_file=entries_of_file(config.get(DATASETS_FILE_KEY)))
+
+
+def read_batch_sizes(config: Mapping[str, object]) -> BatchSizes:
+    """Upstream's sizes, from its parsed config or from a config file, or what upstream would refuse there."""
+    try:
+        return BatchSizes.model_validate(dict(config))
+    except ValidationError as error:
+        raise SettingsError(problems_of(error, BatchSizes, "")) from error
 
 
 class _Reader:
@@ -47,6 +62,7 @@ class _Reader:
 
     def settings(self) -> Settings:
         self._misspelt_blocks()
+        self._misplaced_keys()
         caches = self._block(CACHES)
         optimizations = self._block(OPTIMIZATIONS)
         self._older_spellings(optimizations)
@@ -77,6 +93,12 @@ class _Reader:
                 text = f"unknown block (value {shown(value)}).{nearest(key, sorted(BLOCK_KEYS))}"
                 self.problems.append(Problem(key, text))
 
+    def _misplaced_keys(self) -> None:
+        for block, model in _MODELS.items():
+            for key in model.model_fields:
+                if self.raw.get(key) is not None and key not in BLOCK_KEYS | _UPSTREAMS_TOO:
+                    self.problems.append(Problem(key, f'belongs inside the block "{block}"'))
+
     def _block(self, name: str) -> dict[str, object]:
         """A copy of one block without empty values, each of its keys marked with where the block came from."""
         value = self.raw.get(name)
@@ -102,7 +124,7 @@ class _Reader:
         switch = self.raw.get("use_gh200_trainer")
         if switch is not None:
             self._adopt(block, "use_gh200_trainer", "enable_uvm_hints", switch)
-            if _is_off(switch):
+            if _meaning("enable_uvm_hints", switch) is False:
                 block.setdefault("enable_batch_size_rampup", False)
         size = self.raw.get("initial_effective_batch_size")
         if size is not None:
@@ -110,7 +132,7 @@ class _Reader:
 
     def _adopt(self, block: dict[str, object], old: str, key: str, value: object) -> None:
         path = join_path(OPTIMIZATIONS, key)
-        if key in block and block[key] != value:
+        if key in block and _meaning(key, block[key]) != _meaning(key, value):
             text = f"{shown(value)} here, but {path} says {shown(block[key])}; remove one (this is the older spelling)"
             self.problems.append(Problem(old, text))
             return
@@ -127,7 +149,7 @@ class _Reader:
         if "enable_uvm_hints" not in block:
             block["enable_uvm_hints"] = True
             self.origins[join_path(OPTIMIZATIONS, "enable_uvm_hints")] = join_path(CACHES, unified[0])
-        elif _is_off(block["enable_uvm_hints"]):
+        elif _meaning("enable_uvm_hints", block["enable_uvm_hints"]) is False:
             names = " and ".join(join_path(CACHES, key) for key in unified)
             self.notes.append(f"{OPTIMIZATIONS}.enable_uvm_hints is off, so {names} has no effect: upstream's caches")
 
@@ -177,12 +199,18 @@ class _Reader:
             )
 
     def _complete_origins(self) -> dict[str, str]:
-        names: dict[str, type[Block]] = {CACHES: CacheConfig, OPTIMIZATIONS: Optimizations}
-        paths = [join_path(name, key) for name, model in names.items() for key in model.model_fields]
+        paths = [join_path(name, key) for name, model in _MODELS.items() for key in model.model_fields]
         complete = {path: self.origins.get(path, DEFAULT) for path in paths}
         inline = {key: self._origin(key) for key in INLINE_KEYS if self.raw.get(key) is not None}
         return complete | inline
 
 
-def _is_off(value: object) -> bool:
-    return str(value).strip().lower() in {"false", "0", "no", "off"}
+def _meaning(key: str, value: object) -> object:
+    """A value of `gh200_optimizations` as its model reads it; as it was written where the model refuses it."""
+    try:
+        return getattr(Optimizations.model_validate({key: value}), key)
+    except ValidationError:
+        return value
+
+
+_MODELS: dict[str, type[ConfigBlock]] = {CACHES: CacheConfig, OPTIMIZATIONS: Optimizations}

@@ -27,27 +27,40 @@ INLINE_PLACEHOLDER = "(datasets inside the training config)"
 
 def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
     """A config about to become command-line arguments, with our blocks packed into one of them."""
-    ours = {
-        key: value
-        for key, value in mapping.items()
-        if value is not None and (is_ours(key, value) or key == COMMAND_LINE)
-    }
-    if not ours:
+    bundle = _bundle(mapping)
+    if not bundle:
         return mapping
+    rest = {key: value for key, value in mapping.items() if not _bundled(key, value)}
+    return {**rest, f"--{BUNDLE}": _packed(bundle)}
+
+
+def loaded_config(path: Path) -> dict[str, object]:
+    """The keys and values a run gets from a config file: for whoever judges the file without starting a run."""
+    config = read_config_file(path)
+    rest = {plain_key(key): with_environment(value) for key, value in config.items() if not _bundled(key, value)}
+    return {**rest, **_jsonable_bundle(_bundle(config))}
+
+
+def _bundled(key: str, value: object) -> bool:
+    return value is not None and (is_ours(key, value) or key == COMMAND_LINE)
+
+
+def _bundle(mapping: Mapping[str, object]) -> dict[str, object]:
     bundle: dict[str, object] = {}
-    for key, value in ours.items():
+    for key, value in mapping.items():
+        if not _bundled(key, value):
+            continue
         name = plain_key(key)
         if name in bundle and bundle[name] != value:
             # Text where a block belongs: validation will name the key and show this sentence.
             bundle[name] = f'given twice, as "{name}" and as "--{name}", with different values'
         else:
             bundle[name] = decoded(value) if isinstance(value, str) and name in BLOCK_KEYS else value
-    rest = {key: value for key, value in mapping.items() if key not in ours}
-    return {**rest, f"--{BUNDLE}": _packed(bundle)}
+    return bundle
 
 
 def _packed(bundle: dict[str, object]) -> str:
-    text = json.dumps({key: _jsonable(value) for key, value in bundle.items()})
+    text = json.dumps(_jsonable_bundle(bundle))
     # Upstream would resolve what is left of this pattern inside the JSON text, where a quote breaks it.
     text = text.replace("{env:", "\\u007benv:")
     if len(text) <= LONGEST_ARGUMENT:
@@ -58,6 +71,10 @@ def _packed(bundle: dict[str, object]) -> str:
         file.write(text)
     atexit.register(Path(name).unlink, missing_ok=True)
     return f"@{name}"
+
+
+def _jsonable_bundle(bundle: Mapping[str, object]) -> dict[str, object]:
+    return {key: _jsonable(value) for key, value in bundle.items()}
 
 
 def _jsonable(value: object) -> object:
@@ -89,7 +106,7 @@ def _unpacked(text: str) -> dict[str, object]:
         if not text.startswith("@"):
             return dict(json.loads(text))
         file = Path(text[1:])
-        bundle = json.loads(file.read_text(encoding="ascii"))
+        bundle = dict(json.loads(file.read_text(encoding="ascii")))
     except (OSError, TypeError, ValueError) as error:
         stop(
             ConfigFileError(
@@ -201,14 +218,14 @@ def config_from_command_line(args: Namespace | dict[str, object] | None) -> Name
     if args or {"-h", "--help"} & set(sys.argv):
         return args
     try:
-        config = command_line_config(sys.argv[1:])
+        path, config = config_path(sys.argv[1:]), command_line_config(sys.argv[1:])
     except ConfigFileError as error:
         stop(error)
-    if config is None:
+    if path is None:
         return args
     from simpletuner.helpers.training.state_tracker import StateTracker
 
-    StateTracker.set_config_path(str(config_path(sys.argv[1:]).parent))
+    StateTracker.set_config_path(str(path.parent))
     return config
 
 

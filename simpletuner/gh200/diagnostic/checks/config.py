@@ -11,14 +11,18 @@ NO_CONFIG = "no --config was given"
 UNREADABLE = "the settings have problems (see config_settings)"
 
 
-def _judged(facts: Facts) -> Config | Result:
-    """The config, or why nothing that comes from the checked settings can be told."""
+def _read(facts: Facts) -> Config | Result:
+    """The config, or why this interpreter cannot tell what its blocks say."""
     config = facts.config
     if config is None:
         return Result(SKIP, NO_CONFIG)
-    if config.unjudged:
-        return Result(SKIP, config.unjudged, USE_VENV)
-    return Result(SKIP, UNREADABLE) if config.problems else config
+    return Result(SKIP, config.unjudged, USE_VENV) if config.unjudged else config
+
+
+def _judged(facts: Facts) -> Config | Result:
+    """The config, or why nothing that comes from the checked settings can be told."""
+    config = _read(facts)
+    return Result(SKIP, UNREADABLE) if isinstance(config, Config) and config.problems else config
 
 
 def config_settings(facts: Facts) -> Result:
@@ -39,9 +43,10 @@ def config_paths(facts: Facts) -> Result:
 
 
 def config_datasets(facts: Facts) -> Result:
-    if facts.config is None:
-        return Result(SKIP, NO_CONFIG)
-    staged = [item for item in facts.config.datasets if item.in_memory]
+    config = _read(facts)
+    if isinstance(config, Result):
+        return config
+    staged = [item for item in config.datasets if item.in_memory]
     if not staged:
         return Result(SKIP, "no dataset of type in_memory")
     if not any(item.files for item in staged):
@@ -114,12 +119,13 @@ def config_ramp(facts: Facts) -> Result:
 
 
 def config_codecs(facts: Facts) -> Result:
-    if facts.config is None:
-        return Result(SKIP, NO_CONFIG)
-    asked = sorted({item.compression for item in facts.config.datasets if item.compression})
+    config = _read(facts)
+    if isinstance(config, Result):
+        return config
+    asked = sorted({item.compression for item in config.datasets if item.compression})
     if not asked:
         return Result(SKIP, "no compression is asked for")
-    problems = sorted({item.codec_problem for item in facts.config.datasets if item.codec_problem})
+    problems = sorted({item.codec_problem for item in config.datasets if item.codec_problem})
     if problems and facts.software.torch is None:
         return Result(SKIP, f"{'; '.join(problems)} Neither is torch: not the training environment", USE_VENV)
     return Result(FAIL, "; ".join(problems)) if problems else Result(PASS, f"{', '.join(asked)} installed")

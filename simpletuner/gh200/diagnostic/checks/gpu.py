@@ -61,7 +61,7 @@ def cuda_device(facts: Facts) -> Result:
         )
         return Result(PASS, f"{count}; CUDA can use {gpus.usable}{hidden}")
     reason = gpus.problems.get("CUDA driver", "")
-    if "cuda.bindings" in reason:
+    if not gpus.asked_cuda:
         return Result(PASS, f"{count}, told by {gpus.source}; CUDA itself was not asked: {reason}")
     hint = f"; CUDA_VISIBLE_DEVICES={gpus.visible_devices!r}" if gpus.visible_devices is not None else ""
     return Result(FAIL, f"{NO_DEVICE} can be used: {gpus.source} sees {count}, but {reason}{hint}")

@@ -112,7 +112,7 @@ def cgroup_memory(facts: Facts) -> Result:
     if not groups:
         return Result(PASS, "no limit")
     tightest = min(groups, key=lambda group: group.limit_bytes - group.used_bytes)
-    rooms = [room.bytes for room in facts.host.rooms if "control group" in room.name]
+    rooms = [room.bytes for room in facts.host.rooms if room.kind == "control group"]
     room = min(rooms, default=tightest.limit_bytes - tightest.used_bytes)
     limit, used = gb(tightest.limit_bytes), gb(tightest.used_bytes)
     shown = f"{tightest.name} is limited to {limit}, {used} used; a run may take {gb(room)}"

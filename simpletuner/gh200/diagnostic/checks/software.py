@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..facts import Facts
 from ..result import FAIL, PASS, SKIP, WARN, Result
-from ..software import ALLOCATOR_VARIABLES
+from ..software import ALLOCATOR_VARIABLES, PREFIXES
 
 LEAST_PYTHON, FIRST_TOO_NEW = (3, 12), (3, 14)
 LEAST_BINDINGS = (12, 9)
@@ -85,7 +85,9 @@ def gh200_environment(facts: Facts) -> Result:
         return Result(FAIL, "; ".join(software.environment_problems))
     if software.environment_notes:
         return Result(WARN, "; ".join(software.environment_notes), "correct or unset the variable")
-    ours = [f"{name}={value}" for name, value in software.environment.items() if "GH200" in name]
+    ours = [f"{name}={value}" for name, value in software.environment.items() if name.startswith(PREFIXES)]
+    if ours and software.environment_unjudged:
+        return Result(SKIP, f"{', '.join(ours)}: not judged, {software.environment_unjudged}", USE_VENV)
     return Result(PASS, ", ".join(ours) or "nothing set: hints are off unless the config asks for them")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..facts import Facts
-from ..result import FAIL, WARN, Result
+from ..result import FAIL, PASS, SKIP, WARN, Result
 from . import config as of_config
 from . import gpu as of_gpu
 from . import host as of_host
@@ -214,5 +214,5 @@ def _finding(check: Check, facts: Facts) -> Finding:
         result = Result(
             check.worst, f"the check itself failed: {type(error).__name__}: {error}", "report this with the JSON report"
         )
-    fix = "" if result.status == "pass" else result.fix or ("" if result.status == "skip" else check.fix)
+    fix = "" if result.status == PASS else result.fix or ("" if result.status == SKIP else check.fix)
     return Finding(check.id, check.group, check.question, result.status, result.message, fix)

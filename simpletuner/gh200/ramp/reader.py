@@ -1,0 +1,24 @@
+"""From a training config to its ramp: the one way for training, the ramp command and the diagnostic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..settings.schema import Optimizations
+from ..settings.sources import read_batch_sizes
+from .schedule import GH200GradientRamp
+
+
+def ramp_from(asked: Optimizations, config: Mapping[str, object], processes: int) -> GH200GradientRamp:
+    """The schedule for the settings (`gh200_optimizations`) and upstream's own config, parsed or as in a file."""
+    sizes = read_batch_sizes(config)
+    return GH200GradientRamp(
+        initial_effective_batch_size=asked.initial_effective_batch_size,
+        target_effective_batch_size=asked.target_effective_batch_size,
+        batch_rampup_steps=asked.batch_rampup_steps,
+        train_batch_size=sizes.train_batch_size,
+        num_processes=processes,
+        gradient_accumulation_steps=sizes.gradient_accumulation_steps,
+        shape=asked.batch_rampup_shape,
+        increment=asked.batch_rampup_increment,
+    )
