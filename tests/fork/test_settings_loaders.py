@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+from simpletuner.gh200.ramp.plot import ramp_from_config
+from simpletuner.gh200.ramp.schedule import RampError
+from simpletuner.gh200.settings.problems import SettingsError
+
 REPO = Path(__file__).resolve().parents[2]
 FORK = Path(os.environ.get("GH200_FORK_TREE", REPO / "build" / "fork"))
 TRAIN = FORK / "simpletuner" / "train.py"
@@ -126,6 +130,19 @@ WAYS: dict[str, Callable[[Path, dict[str, Any]], Launch]] = {
 BIG = {"datasets": [{"id": f"d{index}", "type": "local", "instance_data_dir": "x" * 1000} for index in range(10_000)]}
 
 
+RAMP = {"gh200_optimizations": {"initial_effective_batch_size": 8, "batch_rampup_steps": 4}}
+# What a config says of its sizes, and whether training takes it.
+SIZES: dict[str, tuple[dict[str, Any], bool]] = {
+    "as text": ({"train_batch_size": "2", "gradient_accumulation_steps": "3"}, True),
+    "not at all": ({"train_batch_size": None}, True),
+    "no accumulation": ({"gradient_accumulation_steps": 0}, False),
+    "as a fraction": ({"train_batch_size": 2.5}, False),
+    "as a whole fraction": ({"train_batch_size": 2.0}, False),
+    "in the wrong place": ({"target_effective_batch_size": 8}, False),
+    "the older switch": ({"use_gh200_trainer": "f"}, True),
+}
+
+
 def _special_launches(folder: Callable[[str], Path]) -> dict[str, Launch]:
     launches: dict[str, Launch] = {}
     (folder("missing")).mkdir(parents=True)
@@ -144,6 +161,9 @@ def _special_launches(folder: Callable[[str], Path]) -> dict[str, Launch]:
     launches["both"] = _json_flag(folder("both"), {"datasets": [{"id": "a"}]})
     (folder("off")).mkdir(parents=True)
     launches["off"] = _json_flag(folder("off"), {})
+    for name, (sizes, _) in SIZES.items():
+        folder(name).mkdir(parents=True)
+        launches[name] = _json_flag(folder(name), RAMP | sizes)
     return launches
 
 
@@ -177,6 +197,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         result["output"] = COLOUR.sub("", (base / f"{name}.output").read_text(errors="replace"))
         after = sorted(path.name for path in (base / name).rglob("*"))
         result["written"] = [item for item in after if item not in launches[name]["before"]]
+        result["config"] = base / name / "my.json"
     return found
 
 
@@ -239,6 +260,21 @@ def test_settings_inline_and_file_say_which_to_remove(results: dict[str, dict[st
 
 def test_settings_absent_leave_upstream_alone(results: dict[str, dict[str, Any]]) -> None:
     assert results["off"]["runtime"] == {} and "GH200" not in results["off"]["output"]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_settings_sizes_mean_to_the_ramp_command_what_they_mean_to_training(name: str, results: dict[str, Any]) -> None:
+    result, (_, taken) = results[name], SIZES[name]
+    assert bool(result["runtime"]) is taken, result["output"][-3000:]
+    try:
+        ramp = ramp_from_config(result["config"], processes=1)
+    except RampError as error:
+        assert name == "the older switch" and "asks for no ramp" in str(error)
+        assert result["runtime"]["values"]["gh200_optimizations.enable_batch_size_rampup"]["value"] is False
+    except SettingsError:
+        assert not taken
+    else:
+        assert taken and [ramp.train_batch_size, ramp.gradient_accumulation_steps] == result["sizes"]
 
 
 LAUNCHERS = {
@@ -321,6 +357,7 @@ def _run_launch(base: Path, name: str, launch: Launch) -> None:
         traceback.print_exc()
     result["runtime"] = StateTracker.get_gh200_runtime_config()
     arguments = StateTracker.get_args()
+    result["sizes"] = [getattr(arguments, key, None) for key in ("train_batch_size", "gradient_accumulation_steps")]
     result["max_train_steps"] = getattr(arguments, "max_train_steps", None)
     written = Path("out/gh200_datasets.json")
     result["datasets"] = len(json.loads(written.read_text())) if written.exists() else None

@@ -26,11 +26,7 @@ import json, os, sys, time
 from pathlib import Path
 from simpletuner.gh200.datasets.rendezvous import share
 from simpletuner.gh200.datasets.staging import stage
-<<<<<<< HEAD
 from simpletuner.gh200.settings.schema import InMemory
-=======
-from simpletuner.gh200.settings.schema import InMemory
->>>>>>> 8c85f8d (One truth: WIP)
 point, root, delay, failure, patience = sys.argv[1:]
 def fill():
     print("staging", flush=True)

@@ -354,13 +354,8 @@ def test_another_process_reads_the_same_memory_and_forgets_for_all(tree: Path) -
 STAGER = """
 import json, sys, time
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
-<<<<<<< HEAD
 from simpletuner.gh200.settings.schema import InMemory
 arena = stage("x", sys.argv[1], InMemory())
-=======
-from simpletuner.gh200.settings.schema import InMemory
-arena = stage("x", sys.argv[1], InMemory())
->>>>>>> 8c85f8d (One truth: WIP)
 print(json.dumps(arena.handle().as_dict()), flush=True)
 time.sleep(600)
 """
