@@ -48,12 +48,9 @@ def test_the_windows_are_the_schedules(whole: Run) -> None:
     assert whole.watched_windows() == WINDOWS == [SCHEDULE.accumulation_steps(window) for window in range(len(WINDOWS))]
     assert len(whole.micro_losses()) == SCHEDULE.micro_batches_for(len(WINDOWS))
     assert whole.text.count("GH200 gradient accumulation ramp enabled") == 1
-    changes = [
-        line.split("-> ")[1][0]
-        for line in (whole.output / "debug.log").read_text().splitlines()
-        if "GH200 ramp adjusted" in line
-    ]
-    assert changes == ["2", "3", "4"]
+    for text in (whole.text, (whole.output / "debug.log").read_text()):
+        changes = [line.split("-> ")[1][0] for line in text.splitlines() if "GH200 ramp adjusted" in line]
+        assert changes == ["2", "3", "4"]
     assert "accum=4, eff_batch=4" in whole.text
 
 

@@ -47,6 +47,8 @@ def optimizations(**changes: Any) -> SimpleNamespace:
         "batch_rampup_steps": 40,
         "batch_rampup_shape": "quadratic",
         "batch_rampup_increment": None,
+        "batch_rampup_unit": "micro_batches",
+        "batch_rampup_table": None,
         "batch_rampup_lr_scaling": "target",
         "accept_changed_ramp": False,
     }
@@ -99,6 +101,7 @@ class Trainer:
         self.batches_per_epoch = batches_per_epoch
         self.state = {"global_step": 0, "current_epoch": 1}
         self.validation: Validation | None = Validation(self)
+        self.gh200_ramp_scheduler: Any = None
         self.split_by: list[int] = []
         self.logged: list[dict[str, Any]] = []
         self.greeted_with = 0
@@ -157,6 +160,10 @@ class Trainer:
 
     def _should_checkpoint_epoch(self, epoch: int) -> bool:
         return True
+
+    def checkpoint_state_latest(self, output_dir: str) -> str | None:
+        names = sorted(path.name for path in Path(output_dir).glob("checkpoint-*"))
+        return names[-1] if names else None
 
     def init_resume_checkpoint(self, scheduler: object, *, folder: Path | None = None, step: int = 0) -> object:
         if folder is not None:

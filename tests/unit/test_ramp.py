@@ -103,7 +103,7 @@ def test_downwards() -> None:
     assert ramp.largest == 32
 
 
-def test_the_oldest_recipe_is_legal() -> None:
+def test_sizes_below_one_micro_batch_become_one() -> None:
     ramp = GH200GradientRamp(4, train_batch_size=32)
     assert (ramp.initial, ramp.target) == (1, 1)
     assert ramp.effective_batch_size(0) == ramp.effective_batch_size(1000) == 32

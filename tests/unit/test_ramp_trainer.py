@@ -375,7 +375,7 @@ def test_patch_01_expects_every_method_the_ramp_stands_in_for() -> None:
     }
     patch = tomllib.loads((REPO / "patches" / "01-trainer.toml").read_text(encoding="utf-8"))
     expected = {item["name"]: "only_if" in item for item in patch["expect"]}
-    assert len(stand_ins) == 10
+    assert len(stand_ins) == 11
     assert {name: expected.get(name) for name in stand_ins} == stand_ins
     assert expected == stand_ins
 
@@ -401,7 +401,7 @@ def test_switched_off_nothing_is_touched() -> None:
     trainer = Trainer(gradient_accumulation_steps=3)
     own = set(vars(trainer))
     assert trainer.build(enable_batch_size_rampup=False) is None
-    assert set(vars(trainer)) - own == {"init_resume_checkpoint"}
+    assert set(vars(trainer)) - own == {"init_resume_checkpoint", "checkpoint_state_latest"}
     logs: dict[str, Any] = {}
     ramp_apply.add_logs(trainer, logs)
     ramp_apply.begin_micro_batch(trainer, 5)

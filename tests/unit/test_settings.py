@@ -159,7 +159,6 @@ def test_environment_fills_what_the_config_leaves_out() -> None:
             ["initial_effective_batch_size", "a whole number"],
         ),
         ({"gh200_optimizations": {"initial_effective_batch_size": "many"}}, ["initial_effective_batch_size", '"many"']),
-        ({"gh200_optimizations": {"enable_batch_size_rampup": True}}, ["initial_effective_batch_size: missing"]),
         ({"gh200_optimizations": {"batch_rampup_increment": 4}}, ["batch_rampup_increment", "staircase"]),
         ({"gh200_optimizations": [1]}, ["gh200_optimizations: must be a block of keys", "[1]"]),
         ({"gh200_optimizations": "not json"}, ["gh200_optimizations: must be a block of keys", '"not json"']),

@@ -22,7 +22,7 @@ class TrainerAnswers(StandIn):
     def __init__(self, control: RampControl) -> None:
         super().__init__()
         self.control, self.trainer = control, control.trainer
-        self.counts, self.ramp = control.counts, control.ramp
+        self.counts = control.counts
         self.asked: tuple[int, float] | None = None
 
     @instead
@@ -49,7 +49,7 @@ class TrainerAnswers(StandIn):
 
     @instead
     def _train_initial_msg(self) -> None:
-        self.control.set_accumulation(self.ramp.accumulation_steps(self.trainer.state["global_step"]))
+        self.control.set_accumulation(self.control.ramp.accumulation_steps(self.trainer.state["global_step"]))
         self.upstream._train_initial_msg()
         if self.trainer.accelerator.is_main_process:
             _announce(self.control)
@@ -67,7 +67,7 @@ class TrainerAnswers(StandIn):
     def _with_largest_window(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # Buckets are split, and refused as too small, by whole windows: the largest one has to fit.
         before = self.control.accumulation_steps
-        self.control.set_accumulation(self.ramp.largest)
+        self.control.set_accumulation(self.control.ramp.largest)
         try:
             return original(*args, **kwargs)
         finally:
@@ -133,15 +133,12 @@ def _announce(control: RampControl) -> None:
         ramp.micro_batches_for(steps),
     )
     reached = ramp.effective_batch_size(max(steps - 1, 0))
-    if (
-        ramp.micro_batches_for(steps) < ramp.batch_rampup_steps
-        and reached != ramp.target * ramp.samples_per_micro_batch
-    ):
+    if steps < ramp.segments[-1].window and reached != ramp.target * ramp.samples_per_micro_batch:
         logger.warning(
             "GH200 ramp: training ends after %d micro-batches, before the ramp of %d is over; it reaches an effective "
             "batch of %d, not %d.",
             ramp.micro_batches_for(steps),
-            ramp.batch_rampup_steps,
+            ramp.micro_batches_for(ramp.segments[-1].window),
             reached,
             ramp.target * ramp.samples_per_micro_batch,
         )

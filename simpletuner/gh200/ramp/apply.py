@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from ..run_log import each_step
 from .answers import TrainerAnswers, answer_validation
+from .console import show_debug_lines
 from .counts import EpochCounts
-from .lr import follow_windows
+from .lr import FOLLOWING, follow_windows
 from .reader import ramp_from
 from .resume import ResumeWatch
 from .schedule import GH200GradientRamp, RampError
+from .windows import SAMPLES
 
 if TYPE_CHECKING:
     from ..settings.schema import Settings
@@ -26,7 +28,7 @@ class RampControl:
 
     def __init__(self, trainer: Any, ramp: GH200GradientRamp, lr_scaling: str) -> None:
         self.trainer, self.ramp, self.lr_scaling = trainer, ramp, lr_scaling
-        self.counts = EpochCounts(ramp, trainer)
+        self.counts = EpochCounts(self)
         self.window: int | None = None
         self.micro_step = 0
         self.epoch_ended = False
@@ -68,20 +70,39 @@ class RampControl:
         accelerator.step = 0
         self.window = window
 
+    def continue_ramp(self, record: Mapping[str, Any]) -> None:
+        """A ramp in samples goes on from the checkpoint's, also where a micro-batch is another size now."""
+        ramp = self.ramp
+        if ramp.unit != SAMPLES or record["schedule"] != ramp.fingerprint():
+            return
+        continued = record["continued"]
+        if record["samples_per_micro_batch"] != ramp.samples_per_micro_batch:
+            continued = [record["global_step"], record["samples"]]
+            logger.info(
+                "GH200 ramp: a micro-batch had %d samples and has %d now; the ramp goes on after %d samples with an "
+                "effective batch of %d.",
+                record["samples_per_micro_batch"],
+                ramp.samples_per_micro_batch,
+                record["samples"],
+                ramp.continued_at(*continued).effective_batch_size(record["global_step"]),
+            )
+        self.ramp = self.trainer.gh200_ramp_scheduler = ramp.continued_at(*continued)
+
     def tracker_values(self) -> dict[str, float]:
         steps = self.accumulation_steps
         values: dict[str, float] = {
             "gh200/gradient_accumulation_steps": steps,
             "gh200/effective_batch_size": steps * self.ramp.samples_per_micro_batch,
         }
-        if self.lr_scaling == "follow":
+        if self.lr_scaling in FOLLOWING:
             values["gh200/learning_rate_factor"] = self.lr_factor()
         return values
 
     def lr_factor(self) -> float:
         """What the learning rate is multiplied by in this window, where it is to follow the window."""
         ratio = self.accumulation_steps / self.ramp.target
-        return ratio**0.5 if self.trainer.config.lr_scale_sqrt else ratio
+        root = self.lr_scaling == "sqrt" or (self.lr_scaling == "follow" and self.trainer.config.lr_scale_sqrt)
+        return ratio**0.5 if root else ratio
 
 
 def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | None:
@@ -98,7 +119,10 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
         return None
     _refuse_where_inexact(trainer)
     ramp = ramp_from(asked, vars(trainer.config), trainer.accelerator.num_processes)
-    control = RampControl(trainer, ramp, asked.batch_rampup_lr_scaling if trainer.config.lr_scale else "target")
+    needs_scale = asked.batch_rampup_lr_scaling in ("initial", "follow")
+    control = RampControl(
+        trainer, ramp, "target" if needs_scale and not trainer.config.lr_scale else asked.batch_rampup_lr_scaling
+    )
     setattr(trainer, _CONTROL, control)
     watch.begin(control)
     TrainerAnswers(control).take_over(trainer)
@@ -106,6 +130,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     # Upstream scales the learning rate next, from this very value.
     control.set_accumulation(ramp.accumulation_steps(0) if control.lr_scaling == "initial" else ramp.target)
     if trainer.accelerator.is_main_process:
+        show_debug_lines(logger)
         logger.info("GH200 gradient accumulation ramp enabled: %s", ramp.describe())
         for note in ramp.notes:
             logger.warning("GH200 ramp: %s", note)

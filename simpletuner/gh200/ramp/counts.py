@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
-from .schedule import GH200GradientRamp
+if TYPE_CHECKING:
+    from .apply import RampControl
 
 
 class EpochCounts:
     """Micro-batches and optimizer steps at epoch ends. Windows go on across epochs, so these are running sums."""
 
-    def __init__(self, ramp: GH200GradientRamp, trainer: Any) -> None:
-        self.ramp, self.trainer = ramp, trainer
+    def __init__(self, control: RampControl) -> None:
+        self.control, self.trainer = control, control.trainer
 
     def _batches_by_first_epoch(self) -> dict[int, int]:
         config = self.trainer.config
@@ -27,7 +28,7 @@ class EpochCounts:
         return total + math.ceil(part * sum(batches for first, batches in datasets if first <= whole + 1))
 
     def steps_through(self, epochs: float) -> int:
-        return self.ramp.steps_for(self.micro_batches_through(epochs))
+        return self.control.ramp.steps_for(self.micro_batches_through(epochs))
 
     def steps_in(self, epoch: int) -> int:
         """At least 1, which is also what upstream divides by."""
@@ -35,7 +36,7 @@ class EpochCounts:
 
     def epochs_for(self, steps: int) -> int:
         """Epochs it takes to make this many steps."""
-        needed = self.ramp.micro_batches_for(steps) if any(self._batches_by_first_epoch().values()) else 0
+        needed = self.control.ramp.micro_batches_for(steps) if any(self._batches_by_first_epoch().values()) else 0
         low, high = 0, 1
         while self.micro_batches_through(high) < needed:
             low, high = high, high * 2

@@ -9,10 +9,13 @@ from .schedule import RampError
 if TYPE_CHECKING:
     from .apply import RampControl
 
+# "linear" and "sqrt" need nothing of upstream's; "follow" does what its `lr_scale` does.
+FOLLOWING = frozenset({"follow", "linear", "sqrt"})
+
 
 def follow_windows(control: RampControl) -> None:
     """Scale every parameter group for the duration of a step; schedulers and checkpoints see the unscaled rate."""
-    if control.lr_scaling != "follow":
+    if control.lr_scaling not in FOLLOWING:
         return
     optimizer = control.trainer.optimizer
     optimizer = getattr(optimizer, "optimizer", optimizer)

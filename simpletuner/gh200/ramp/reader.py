@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from ..settings.schema import Optimizations
 from ..settings.sources import read_batch_sizes
 from .schedule import GH200GradientRamp
+from .words import refuse_what_does_not_ramp
 
 
 def ramp_from(asked: Optimizations, config: Mapping[str, object], processes: int) -> GH200GradientRamp:
     """The schedule for the settings (`gh200_optimizations`) and upstream's own config, parsed or as in a file."""
     sizes = read_batch_sizes(config)
-    return GH200GradientRamp(
+    ramp = GH200GradientRamp(
         initial_effective_batch_size=asked.initial_effective_batch_size,
         target_effective_batch_size=asked.target_effective_batch_size,
         batch_rampup_steps=asked.batch_rampup_steps,
@@ -21,4 +22,8 @@ def ramp_from(asked: Optimizations, config: Mapping[str, object], processes: int
         gradient_accumulation_steps=sizes.gradient_accumulation_steps,
         shape=asked.batch_rampup_shape,
         increment=asked.batch_rampup_increment,
+        unit=asked.batch_rampup_unit,
+        table=tuple(asked.batch_rampup_table or ()),
     )
+    refuse_what_does_not_ramp(ramp)
+    return ramp

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import stop
+from .complete import complete_before
 from .schedule import RampError
 from .stand_in import StandIn, instead
 
@@ -52,6 +53,9 @@ class ResumeWatch(StandIn):
             "micro_step": control.micro_step + control.epoch_ended,
             "place_in_window": 0 if accelerator.sync_gradients else accelerator.step,
             "gradient_accumulation_steps": control.accumulation_steps,
+            "samples": control.ramp.samples_for(self.trainer.state["global_step"]),
+            "samples_per_micro_batch": control.ramp.samples_per_micro_batch,
+            "continued": list(control.ramp.continued),
         }
         target = Path(output_dir) / RECORD
         partial = target.with_suffix(f".{accelerator.process_index}.tmp")
@@ -68,6 +72,20 @@ class ResumeWatch(StandIn):
         if self.record and self.control:
             # Caption samplers compare this with what it was when the checkpoint was made.
             self.control.set_accumulation(self.record["gradient_accumulation_steps"])
+
+    @instead
+    def checkpoint_state_latest(self, output_dir: str) -> str | None:
+        """Upstream takes the newest folder by its name, also one that a kill left half written."""
+        latest: str | None = self.upstream.checkpoint_state_latest(output_dir)
+        if latest is None or getattr(self.trainer.config, "delete_invalid_checkpoints", False):
+            # With that key upstream tries, deletes and goes on by itself.
+            return latest
+        found, passed = complete_before(Path(output_dir), latest)
+        for name, reason in passed.items():
+            logger.warning("GH200: checkpoint %s is incomplete (%s) and is passed over.", name, reason)
+        if passed:
+            logger.warning("GH200: resuming from %s.", found or "no checkpoint: the run starts anew")
+        return found
 
     @instead
     def init_resume_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
@@ -105,6 +123,7 @@ class ResumeWatch(StandIn):
         if self.control is None or self.record is None:
             return
         self.control.micro_step = self.record["micro_step"]
+        self.control.continue_ramp(self.record)
         place, step = self.record["place_in_window"], self.trainer.state["global_step"]
         if place:
             logger.info(

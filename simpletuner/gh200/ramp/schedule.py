@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any
 
-from ..errors import GH200Error
+from . import words
+from .windows import MEASURED, MICRO_BATCHES, SAMPLES, STEPS, UNITS, RampError, Segment, Windows
 
+__all__ = ["SHAPES", "GH200GradientRamp", "RampError", "Segment"]
 DEFAULT_RAMP_STEPS = 400
 _Shape = Callable[[int, int, int, int], int]
-
-
-class RampError(GH200Error):
-    """The ramp cannot be had as asked."""
-
-
-class Segment(NamedTuple):
-    """Consecutive windows of one size: where the first one starts, counted both ways."""
-
-    window: int
-    micro_batch: int
-    size: int
 
 
 def _linear(distance: int, done: int, total: int, stair: int) -> int:
@@ -48,8 +39,8 @@ def _whole(value: object, lowest: int) -> bool:
 
 
 @dataclass(frozen=True)
-class GH200GradientRamp:
-    """Window k is optimizer step k; its size depends only on how many micro-batches came before it."""
+class GH200GradientRamp(Windows):
+    """Window k is optimizer step k; its size depends only on what came before it, counted in the ramp's unit."""
 
     initial_effective_batch_size: int | None = None
     target_effective_batch_size: int | None = None
@@ -59,8 +50,21 @@ class GH200GradientRamp:
     gradient_accumulation_steps: int = 1
     shape: str = "quadratic"
     increment: int | None = None
+    unit: str = MICRO_BATCHES
+    table: tuple[tuple[int, int], ...] = ()
+    # The window and the samples at which a run went on with another number of processes.
+    continued: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
+        problems = self._problems()
+        if problems:
+            raise RampError(
+                "The gradient accumulation ramp cannot be built.",
+                where="\n".join(problems),
+                fix="correct these settings; docs/RAMP.md explains them",
+            )
+
+    def _problems(self) -> list[str]:
         lowest = {
             "initial_effective_batch_size": 1,
             "target_effective_batch_size": 1,
@@ -76,23 +80,20 @@ class GH200GradientRamp:
             for name, least in lowest.items()
             if not _whole(getattr(self, name), least) and not (name in optional and getattr(self, name) is None)
         ]
-        if self.shape not in SHAPES:
-            problems.append(f"shape must be one of {', '.join(SHAPES)}, not {self.shape!r}")
-        if problems:
-            raise RampError(
-                "The gradient accumulation ramp cannot be built.",
-                where="\n".join(problems),
-                fix="correct these settings; docs/RAMP.md explains them",
-            )
+        if self.shape not in (*SHAPES, MEASURED):
+            problems.append(f"shape must be one of {', '.join((*SHAPES, MEASURED))}, not {self.shape!r}")
+        if self.unit not in UNITS:
+            problems.append(f"unit must be one of {', '.join(UNITS)}, not {self.unit!r}")
+        return problems + table_problems(self.table)
 
     # Sizes
 
     @property
     def samples_per_micro_batch(self) -> int:
-        """What one micro-batch of all processes together holds; every effective size is a multiple of it."""
         return self.train_batch_size * self.num_processes
 
-    def _accumulation(self, effective: int | None, default: int) -> int:
+    def accumulation_for(self, effective: int | None, default: int = 1) -> int:
+        """The micro-batches that come nearest to an effective size."""
         if effective is None:
             return default
         return max(1, (2 * effective + self.samples_per_micro_batch) // (2 * self.samples_per_micro_batch))
@@ -100,125 +101,129 @@ class GH200GradientRamp:
     @cached_property
     def initial(self) -> int:
         """Micro-batches in a window at the start of the ramp."""
-        return self._accumulation(self.initial_effective_batch_size, 1)
+        asked = self.table[0][1] if self.table else self.initial_effective_batch_size
+        return self.accumulation_for(asked)
 
     @cached_property
     def target(self) -> int:
         """Micro-batches in a window once the ramp is over."""
-        return self._accumulation(self.target_effective_batch_size, self.gradient_accumulation_steps)
+        asked = self.table[-1][1] if self.table else self.target_effective_batch_size
+        return self.accumulation_for(asked, self.gradient_accumulation_steps)
 
     @property
     def largest(self) -> int:
+        if self.table:
+            return max(self.accumulation_for(size) for _, size in self.table)
         return max(self.initial if self.batch_rampup_steps else self.target, self.target)
 
     @property
     def stair(self) -> int:
         """Micro-batches one stair of a staircase adds."""
-        return self._accumulation(self.increment, 1)
+        return self.accumulation_for(self.increment)
 
-    def size_at(self, micro_batch: int) -> int:
-        """Size of a window that starts after this many micro-batches."""
-        if micro_batch >= self.batch_rampup_steps:
+    @property
+    def length(self) -> int:
+        """Where the ramp is over, in its unit."""
+        return self.table[-1][0] if self.table else self.batch_rampup_steps
+
+    def size_at(self, position: int) -> int:
+        """Size of a window that starts here, in the ramp's unit."""
+        if position >= self.length:
             return self.target
-        distance = abs(self.target - self.initial)
-        moved = SHAPES[self.shape](distance, micro_batch, self.batch_rampup_steps, self.stair)
-        return self.initial + moved if self.target >= self.initial else self.initial - moved
+        if self.table:
+            return self.accumulation_for(self.table[self._row(position)][1])
+        # Counted in samples the sizes are samples too: so they stay when the number of processes changes.
+        scale = self.samples_per_micro_batch if self.unit == SAMPLES else 1
+        first, last, stair = self.initial * scale, self.target * scale, self.stair * scale
+        moved = SHAPES[self.shape](abs(last - first), position, self.length, stair)
+        size = first + moved if last >= first else first - moved
+        return self.accumulation_for(size) if self.unit == SAMPLES else size
+
+    def _row(self, position: int) -> int:
+        return bisect_right(self.table, position, key=lambda row: row[0]) - 1
 
     # Windows
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """The windows, run-length encoded: as many entries as there are sizes, however long the ramp is."""
-        found: list[Segment] = []
-        window = micro_batch = 0
-        while micro_batch < self.batch_rampup_steps:
-            size = self.size_at(micro_batch)
-            found.append(Segment(window, micro_batch, size))
-            count = -(-(self._size_ends(micro_batch, size) - micro_batch) // size)
-            window, micro_batch = window + count, micro_batch + count * size
-        found.append(Segment(window, micro_batch, self.target))
-        return tuple(found)
+        return tuple(self._walk())
 
-    def _size_ends(self, micro_batch: int, size: int) -> int:
-        same, other = micro_batch, self.batch_rampup_steps
+    def _walk(self) -> Iterator[Segment]:
+        window, samples = self.continued
+        micro_batch, rest = divmod(samples, self.samples_per_micro_batch)
+        while (position := self._position(window, micro_batch, rest)) < self.length:
+            size = self.size_at(position)
+            yield Segment(window, micro_batch, size)
+            step = {MICRO_BATCHES: size, SAMPLES: size * self.samples_per_micro_batch, STEPS: 1}[self.unit]
+            count = -(-(self._size_ends(position, size) - position) // step)
+            window, micro_batch = window + count, micro_batch + count * size
+        yield Segment(window, micro_batch, self.target)
+
+    def _position(self, window: int, micro_batch: int, rest: int) -> int:
+        samples = micro_batch * self.samples_per_micro_batch + rest
+        return {MICRO_BATCHES: micro_batch, SAMPLES: samples, STEPS: window}[self.unit]
+
+    def _size_ends(self, position: int, size: int) -> int:
+        if self.table:
+            return self.table[self._row(position) + 1][0]
+        same, other = position, self.length
         while other - same > 1:
             middle = (same + other) // 2
             same, other = (middle, other) if self.size_at(middle) == size else (same, middle)
         return other
 
-    @cached_property
-    def _first_windows(self) -> list[int]:
-        return [segment.window for segment in self.segments]
+    def samples_for(self, steps: int) -> int:
+        """Samples the first `steps` optimizer steps take."""
+        rest = self.continued[1] % self.samples_per_micro_batch
+        return self.micro_batches_for(steps) * self.samples_per_micro_batch + rest
 
-    @cached_property
-    def _first_micro_batches(self) -> list[int]:
-        return [segment.micro_batch for segment in self.segments]
-
-    def _segment_of_window(self, window: int) -> Segment:
-        return self.segments[bisect_right(self._first_windows, max(window, 0)) - 1]
-
-    def accumulation_steps(self, window: int) -> int:
-        return self._segment_of_window(window).size
-
-    def effective_batch_size(self, window: int) -> int:
-        return self.accumulation_steps(window) * self.samples_per_micro_batch
-
-    def micro_batches_for(self, steps: int) -> int:
-        """Micro-batches that the first `steps` optimizer steps take."""
-        segment = self._segment_of_window(steps)
-        return segment.micro_batch + (max(steps, 0) - segment.window) * segment.size
-
-    def locate(self, micro_batch: int) -> tuple[int, int]:
-        """The window a micro-batch (counted from 0) belongs to, and its place in it."""
-        segment = self.segments[bisect_right(self._first_micro_batches, max(micro_batch, 0)) - 1]
-        windows, place = divmod(max(micro_batch, 0) - segment.micro_batch, segment.size)
-        return segment.window + windows, place
-
-    def steps_for(self, micro_batches: int) -> int:
-        """Optimizer steps that this many micro-batches complete."""
-        return self.locate(micro_batches)[0]
-
-    def steps_for_samples(self, samples: int) -> int:
-        return self.steps_for(samples // self.samples_per_micro_batch)
-
-    # Words
+    def continued_at(self, window: int, samples: int) -> GH200GradientRamp:
+        """The same ramp of a run that has come this far with another number of processes."""
+        return replace(self, continued=(window, samples))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Where what was asked for and what it becomes are not the same."""
-        unit, found = self.samples_per_micro_batch, []
-        for name, size in (("initial", self.initial), ("target", self.target)):
-            asked, becomes = getattr(self, f"{name}_effective_batch_size"), size * unit
-            if asked is not None and asked != becomes:
-                why = "is less than one micro-batch" if asked < unit else f"is not a multiple of {unit}"
-                found.append(
-                    f"{name}_effective_batch_size {asked} {why} (train_batch_size {self.train_batch_size} x "
-                    f"{self.num_processes} processes) and becomes {becomes}"
-                )
-        if self.shape == "staircase" and self.increment not in (None, self.stair * unit):
-            found.append(f"the staircase increment {self.increment} becomes {self.stair * unit}")
-        if self.gradient_accumulation_steps not in (1, self.target):
-            found.append(
-                f"gradient_accumulation_steps {self.gradient_accumulation_steps} is not used: "
-                f"target_effective_batch_size decides, and gives {self.target}"
-            )
-        return tuple(found)
+        return words.notes(self)
 
     def describe(self) -> str:
-        unit, start = self.samples_per_micro_batch, self.accumulation_steps(0)
-        return (
-            f"effective batch {start * unit} -> {self.target * unit} (accumulation {start} -> {self.target}), "
-            f"{self.shape}, over {self.batch_rampup_steps} micro-batches = {self.segments[-1].window} steps"
-        )
+        return words.describe(self)
 
-    def fingerprint(self) -> dict[str, int | str]:
+    def fingerprint(self) -> dict[str, Any]:
         """What must not change between a checkpoint and its resume; sizes are what they became."""
-        return {
+        shape = {"shape": self.shape, "stair": self.stair if self.shape == "staircase" else 0}
+        if self.unit == SAMPLES:
+            unit = self.samples_per_micro_batch
+            asked = (self.initial_effective_batch_size, self.target_effective_batch_size)
+            sizes = [size or default * unit for size, default in zip(asked, (self.initial, self.target), strict=True)]
+            rows = {"table": [list(row) for row in self.table]} if self.table else {}
+            ramp = {"initial_samples": sizes[0], "target_samples": sizes[1], "batch_rampup_samples": self.length}
+            return {**(rows or {**ramp, "shape": self.shape, "stair": self.increment or 0}), "unit": self.unit}
+        known = {
             "initial_accumulation_steps": self.accumulation_steps(0),
             "target_accumulation_steps": self.target,
-            "batch_rampup_steps": self.batch_rampup_steps,
-            "shape": self.shape,
-            "stair": self.stair if self.shape == "staircase" else 0,
+            "batch_rampup_steps": self.length,
+            **shape,
             "train_batch_size": self.train_batch_size,
             "num_processes": self.num_processes,
         }
+        # Absent for what older revisions could do, so that their checkpoints are still recognised.
+        if self.unit != MICRO_BATCHES:
+            known["unit"] = self.unit
+        if self.table:
+            known["table"] = [list(row) for row in self.table]
+        return known
+
+
+def table_problems(table: tuple[tuple[int, int], ...]) -> list[str]:
+    """Why these rows of (start, effective batch size) are no ramp."""
+    if not table:
+        return []
+    if any(len(row) != 2 or not _whole(row[0], 0) or not _whole(row[1], 1) for row in table):
+        return ["every row of the table must be [start, effective batch size], whole numbers, the size at least 1"]
+    starts = [start for start, _ in table]
+    if starts[0] != 0:
+        return [f"the table must start at 0, not at {starts[0]}"]
+    if any(later <= earlier for earlier, later in pairwise(starts)):
+        return [f"the starts of the table must rise; they are {', '.join(map(str, starts))}"]
+    return []

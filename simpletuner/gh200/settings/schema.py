@@ -98,20 +98,29 @@ class Optimizations(ConfigBlock):
     enable_batch_size_rampup: bool = Field(
         False,
         description="Ramp the effective batch size by changing the accumulation steps. Absent: on when one of the "
-        "two effective sizes is given.",
+        "two effective sizes or a table is given.",
     )
     initial_effective_batch_size: OneOrMore | None = Field(
         None,
         description="Effective batch size at the first update. Raised to one micro-batch over all processes if it is"
-        " smaller than that.",
+        " smaller than that. Absent: one micro-batch.",
     )
     target_effective_batch_size: OneOrMore | None = Field(
         None,
         description="Effective batch size after the ramp. It may be smaller than the initial one (a downward ramp). "
         "Absent: what `train_batch_size`, the number of processes and `gradient_accumulation_steps` give.",
     )
-    batch_rampup_steps: ZeroOrMore = Field(
-        400, description="Length of the ramp in micro-batches; 0 starts at the target."
+    batch_rampup_steps: ZeroOrMore = Field(400, description="Length of the ramp in its unit; 0 starts at the target.")
+    batch_rampup_unit: Literal["micro_batches", "samples", "steps"] = Field(
+        "micro_batches",
+        description="What the ramp is counted in. Counted in samples it also goes on when a run is resumed with another"
+        " number of processes.",
+    )
+    batch_rampup_table: list[tuple[ZeroOrMore, OneOrMore]] | None = Field(
+        None,
+        min_length=2,
+        description="Rows of [start, effective batch size], the first at 0, starts counted in the unit; instead of "
+        "sizes, length and shape.",
     )
     batch_rampup_shape: Literal["quadratic", "linear", "staircase"] = Field(
         "quadratic", description="How the effective batch size grows over the ramp."
@@ -121,10 +130,11 @@ class Optimizations(ConfigBlock):
         description="Height of one stair in samples; only with the staircase shape, where absent means one micro-"
         "batch over all processes.",
     )
-    batch_rampup_lr_scaling: Literal["target", "initial", "follow"] = Field(
+    batch_rampup_lr_scaling: Literal["target", "initial", "follow", "linear", "sqrt"] = Field(
         "target",
         description="With upstream's `lr_scale`, the batch size the learning rate is scaled by: the target, the "
-        "initial size, or each window's own. No effect without `lr_scale`.",
+        "initial size, or each window's own; no effect without it. `linear` and `sqrt` need no `lr_scale`: each window's"
+        " rate is multiplied by window / target, or its root.",
     )
     accept_changed_ramp: bool = Field(
         False,

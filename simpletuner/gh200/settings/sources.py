@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from .dataset_file import DatasetReader, entries_of_file
 from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, is_misspelt_block, plain_key
 from .problems import Problem, SettingsError, join_path, nearest, problems_of, shown
+from .ramp_keys import RAMP_SIZES, check_ramp
 from .schema import ENVIRONMENT, BatchSizes, CacheConfig, ConfigBlock, Optimizations, Settings
 
 AnyBlock = TypeVar("AnyBlock", bound=ConfigBlock)
@@ -165,7 +166,7 @@ class _Reader:
             self.notes.append(f"environment variable {variable} is not one of ours.{nearest(variable, ENVIRONMENT)}")
 
     def _ramp_follows_sizes(self, block: dict[str, object]) -> None:
-        sizes = [key for key in ("initial_effective_batch_size", "target_effective_batch_size") if key in block]
+        sizes = [key for key in RAMP_SIZES if key in block]
         if sizes and "enable_batch_size_rampup" not in block:
             block["enable_batch_size_rampup"] = True
             path = join_path(OPTIMIZATIONS, "enable_batch_size_rampup")
@@ -180,23 +181,9 @@ class _Reader:
             return None
 
     def _check_ramp(self, block: Optimizations) -> None:
-        path = join_path(OPTIMIZATIONS, "batch_rampup_increment")
-        if block.batch_rampup_increment is not None and block.batch_rampup_shape != "staircase":
-            self.problems.append(Problem(path, 'only has a meaning with "batch_rampup_shape": "staircase"'))
-        if not block.enable_batch_size_rampup:
-            return
-        initial, target = block.initial_effective_batch_size, block.target_effective_batch_size
-        if initial is None:
-            path = join_path(OPTIMIZATIONS, "initial_effective_batch_size")
-            self.problems.append(
-                Problem(path, "missing; a ramp needs the size it starts from, a whole number, at least 1")
-            )
-        elif target is not None and target < initial:
-            self.notes.append(f"the ramp goes down, from an effective batch of {initial} to {target}")
-        if "batch_rampup_steps" not in block.model_fields_set:
-            self.notes.append(
-                f"batch_rampup_steps is not given: the ramp takes {block.batch_rampup_steps} micro-batches"
-            )
+        problems, notes = check_ramp(block, OPTIMIZATIONS)
+        self.problems += problems
+        self.notes += notes
 
     def _complete_origins(self) -> dict[str, str]:
         paths = [join_path(name, key) for name, model in _MODELS.items() for key in model.model_fields]

@@ -1,0 +1,86 @@
+"""Whether a checkpoint folder was written to its end. A kill during a save leaves one that `latest` would take."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+_LENGTH = 8
+# Accelerate writes the generators last; upstream its own state before that.
+_NEEDED = ("random_states_0.pkl", "training_state.json")
+
+
+def incompleteness(checkpoint: Path) -> str:
+    """What is missing or cut short, or nothing."""
+    absent = [name for name in _NEEDED if not (checkpoint / name).is_file()]
+    if absent:
+        return f"{', '.join(absent)} not there"
+    for path in sorted(checkpoint.iterdir()):
+        if path.is_file() and not _whole(path):
+            return f"{path.name} is cut short"
+    return ""
+
+
+def _whole(path: Path) -> bool:
+    """Whether the file ends where its own header says."""
+    if path.suffix == ".safetensors":
+        return _safetensors_bytes(path) == path.stat().st_size
+    if path.suffix in {".bin", ".pkl", ".pt", ".pth"}:
+        return zipfile.is_zipfile(path) or _old_pickle(path)
+    if path.suffix == ".json":
+        return _is_json(path)
+    return True
+
+
+def _safetensors_bytes(path: Path) -> int:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH), "little")
+        if length > path.stat().st_size:
+            return -1
+        try:
+            tensors = json.loads(file.read(length))
+        except ValueError:
+            return -1
+    ends = [entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"]
+    return _LENGTH + length + max(ends, default=0)
+
+
+def _old_pickle(path: Path) -> bool:
+    # A plain pickle ends with its stop mark; torch's zip is the usual case.
+    with path.open("rb") as file:
+        first = file.read(1)
+        if first != b"\x80":
+            return False
+        file.seek(-1, 2)
+        return file.read(1) == b"."
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return True
+
+
+def complete_before(output_dir: Path, latest: str) -> tuple[str | None, dict[str, str]]:
+    """The newest complete checkpoint, from `latest` down, and why each newer one was passed over."""
+    passed: dict[str, str] = {}
+    for name in _newest_first(output_dir, latest):
+        reason = incompleteness(output_dir / name)
+        if not reason:
+            return name, passed
+        passed[name] = reason
+    return None, passed
+
+
+def _newest_first(output_dir: Path, latest: str) -> list[str]:
+    found = {path.name: _step(path.name) for path in output_dir.glob("checkpoint-*") if path.is_dir()}
+    older = [name for name, step in found.items() if step is not None and name != latest and not name.endswith("tmp")]
+    return [latest, *sorted(older, key=lambda name: (found[name] or 0, name), reverse=True)]
+
+
+def _step(name: str) -> int | None:
+    number = name.split("-")[1]
+    return int(number) if number.isdigit() else None

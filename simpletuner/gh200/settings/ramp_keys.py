@@ -1,0 +1,49 @@
+"""Which of the ramp's keys go together; the sizes themselves are judged once the number of processes is known."""
+
+from __future__ import annotations
+
+from .problems import Problem, join_path
+from .schema import Optimizations
+
+RAMP_SIZES = ("initial_effective_batch_size", "target_effective_batch_size", "batch_rampup_table")
+_NOT_BESIDE_A_TABLE = (
+    "initial_effective_batch_size",
+    "target_effective_batch_size",
+    "batch_rampup_steps",
+    "batch_rampup_shape",
+    "batch_rampup_increment",
+)
+
+
+def check_ramp(block: Optimizations, where: str) -> tuple[list[Problem], list[str]]:
+    """Problems, and what an operator may not expect."""
+    problems: list[Problem] = []
+    notes: list[str] = []
+    if block.batch_rampup_increment is not None and block.batch_rampup_shape != "staircase":
+        path = join_path(where, "batch_rampup_increment")
+        problems.append(Problem(path, 'only has a meaning with "batch_rampup_shape": "staircase"'))
+    if not block.enable_batch_size_rampup:
+        return problems, notes
+    if block.batch_rampup_table is not None:
+        return problems + _table_problems(block, where), notes
+    initial, target = block.initial_effective_batch_size, block.target_effective_batch_size
+    if initial is not None and target is not None and target < initial:
+        notes.append(f"the ramp goes down, from an effective batch of {initial} to {target}")
+    if "batch_rampup_steps" not in block.model_fields_set:
+        unit = block.batch_rampup_unit.replace("_", "-")
+        notes.append(f"batch_rampup_steps is not given: the ramp takes {block.batch_rampup_steps} {unit}")
+    return problems, notes
+
+
+def _table_problems(block: Optimizations, where: str) -> list[Problem]:
+    beside = [key for key in _NOT_BESIDE_A_TABLE if key in block.model_fields_set]
+    found = [
+        Problem(join_path(where, key), "has no meaning beside batch_rampup_table; remove one of them") for key in beside
+    ]
+    starts = [start for start, _ in block.batch_rampup_table or ()]
+    path = join_path(where, "batch_rampup_table")
+    if starts[0] != 0:
+        found.append(Problem(path, f"the first row must start at 0, not at {starts[0]}"))
+    if sorted(set(starts)) != starts:
+        found.append(Problem(path, f"the starts must rise; they are {', '.join(map(str, starts))}"))
+    return found
