@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from . import words
-from .windows import MEASURED, MICRO_BATCHES, SAMPLES, STEPS, UNITS, RampError, Segment, Windows
+from .windows import MICRO_BATCHES, SAMPLES, STEPS, UNITS, RampError, Segment, Windows
 
 __all__ = ["SHAPES", "GH200GradientRamp", "RampError", "Segment"]
 DEFAULT_RAMP_STEPS = 400
@@ -80,8 +80,8 @@ class GH200GradientRamp(Windows):
             for name, least in lowest.items()
             if not _whole(getattr(self, name), least) and not (name in optional and getattr(self, name) is None)
         ]
-        if self.shape not in (*SHAPES, MEASURED):
-            problems.append(f"shape must be one of {', '.join((*SHAPES, MEASURED))}, not {self.shape!r}")
+        if self.shape not in SHAPES:
+            problems.append(f"shape must be one of {', '.join(SHAPES)}, not {self.shape!r}")
         if self.unit not in UNITS:
             problems.append(f"unit must be one of {', '.join(UNITS)}, not {self.unit!r}")
         return problems + table_problems(self.table)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from ..errors import GH200Error
 
 MICRO_BATCHES, SAMPLES, STEPS = UNITS = ("micro_batches", "samples", "steps")
-MEASURED = "measured"
 
 
 class RampError(GH200Error):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .windows import MEASURED, MICRO_BATCHES, SAMPLES, STEPS, RampError
+from .windows import MICRO_BATCHES, SAMPLES, STEPS, RampError
 
 if TYPE_CHECKING:
     from .schedule import GH200GradientRamp
@@ -16,8 +16,6 @@ BLOCK = "gh200_optimizations"
 def describe(ramp: GH200GradientRamp) -> str:
     unit, start = ramp.samples_per_micro_batch, ramp.accumulation_steps(0)
     sizes = f"effective batch {start * unit} -> {ramp.target * unit} (accumulation {start} -> {ramp.target})"
-    if ramp.shape == MEASURED:
-        return f"{sizes}, measured, at most one change in {ramp.batch_rampup_steps} {_NAMES[ramp.unit]}"
     how = f"a table of {len(ramp.table)} rows" if ramp.table else ramp.shape
     counted = f"{ramp.length} {_NAMES[ramp.unit]}"
     return f"{sizes}, {how}, over {counted} = {ramp.segments[-1].window} steps"
@@ -64,7 +62,7 @@ def refuse_what_does_not_ramp(ramp: GH200GradientRamp) -> None:
             fix=f"set target_effective_batch_size: above {ramp.initial * unit} to go up, or {ramp.target * unit} if "
             "down is meant",
         )
-    sizes = {segment.size for segment in ramp.segments} | ({ramp.target} if ramp.shape == MEASURED else set())
+    sizes = {segment.size for segment in ramp.segments}
     if len(sizes) == 1 and (ramp.length or ramp.table):
         raise RampError(
             f"Nothing would ramp: the effective batch is {ramp.target * unit} from the first step to the last.",
