@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from simpletuner.gh200.ramp import apply as ramp_apply
 from simpletuner.gh200.ramp.complete import incompleteness
 from simpletuner.gh200.ramp.console import LEVEL, show_debug_lines
+from simpletuner.gh200.ramp.reader import ramp_from
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from simpletuner.gh200.ramp.words import bucket_problem
 from simpletuner.gh200.settings.problems import SettingsError
@@ -41,7 +42,7 @@ def ramp_of(block: dict[str, Any], processes: int = 1, **config: Any) -> GH200Gr
     """From a config's block to its ramp, as a run goes."""
     trainer = Trainer(**config)
     asked = read_settings({"gh200_optimizations": block}, {}).optimizations
-    return ramp_apply.ramp_from(asked, trainer.config, processes)
+    return ramp_from(asked, vars(trainer.config), processes)
 
 
 # Words
