@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..machine import gpus
 from ..place import ROOT, Place, find_place
+from ..scenario import Failed
 from ..tiny.config import MOVED, SHIPPED
 from ..tiny.lab import forget
 from ..tiny.launch import Launcher
@@ -36,7 +37,11 @@ def main() -> int:
     WORK.mkdir(parents=True, exist_ok=True)
     if not options.keep:
         forget(WORK)
-    make_model(WORK / "model")
+    try:
+        make_model(WORK / "model")
+    except Failed as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
     make_pictures(WORK / "images")
     _reach_work_from_fork(place)
     return _train(place, options)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import process
+from ..machine import gpus
 from ..scenario import Failed
 from .config import Record, moved_config, write_config
 from .launch import Launcher
@@ -61,7 +62,8 @@ class Lab:
         while_training: Callable[[int], None] = lambda group: None,
     ) -> Run:
         """Trains and keeps the output as `runs/NAME`. `resume` goes on from another run's, `orders` are the driver's."""
-        tree, launcher = tree or self.tree, launcher or Launcher()
+        # On a CPU Accelerate's launcher only sets variables, and takes ten seconds for it.
+        tree, launcher = tree or self.tree, launcher or Launcher(documented=bool(gpus()))
         written = self._prepare(config, cold, resume)
         trace = self.output / "trace.jsonl"
         trace.unlink(missing_ok=True)

@@ -23,6 +23,10 @@ class Launcher:
     gpu: bool = field(default_factory=lambda: bool(gpus()))
     prefix: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.documented and self.ranks > 1:
+            raise ValueError("the documented command has one rank: its config file says how many there are")
+
     def command(self, tree: Path, config: Path, *arguments: str, watched: bool = False) -> list[str]:
         script = [str(DRIVE)] * watched + [str(tree / "simpletuner" / "train.py")]
         named = ["--config", str(config)] if self.documented else []
@@ -37,8 +41,7 @@ class Launcher:
     def _launch(self, tree: Path) -> list[str]:
         if self.documented:
             settings = tree / "config" / f"accelerate_config_{'gh200' if self.gpu else 'cpu'}.yaml"
-            ranks = [f"--num_processes={self.ranks}"] if self.ranks > 1 else []
-            return ["accelerate", "launch", "--config_file", str(settings), *ranks]
+            return ["accelerate", "launch", "--config_file", str(settings)]
         if self.ranks > 1:
             return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}"]
         return [sys.executable]

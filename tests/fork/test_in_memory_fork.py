@@ -13,6 +13,7 @@ import tiny
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import cached, weights
 from simpletuner.gh200 import hooks
 from simpletuner.gh200.datasets import sites as in_memory_sites
@@ -162,7 +163,7 @@ def test_two_ranks_share_one_staged_dataset(tmp_path: Path) -> None:
     seen = {}
     for name, kind in (("local", {}), ("ram", IN_RAM)):
         lab.entry_changes |= kind
-        run = lab.watched(name, ranks=2)
+        run = lab.watched(name, launcher=Launcher(gpu=False, ranks=2))
         assert run.code == 0, run.text[-4000:]
         seen[name] = weights(run.output)
         assert run.text.count("Staged 24 files") == (1 if kind else 0)

@@ -15,6 +15,7 @@ from gh200_lab.tiny.run import Run
 FORK = ROOT / "build" / "fork"
 PRISTINE = ROOT / "build" / "pristine"
 SHORT = {"max_train_steps": 6, "gradient_accumulation_steps": 1, "checkpoint_step_interval": 1000}
+CPU = Launcher(gpu=False)
 VARIABLES = {"SIMPLETUNER_LOG_LEVEL": "DEBUG"}
 
 
@@ -36,7 +37,7 @@ class Lab(lab.Lab):
         name: str,
         *,
         tree: Path = FORK,
-        ranks: int = 1,
+        launcher: Launcher = CPU,
         cold: bool = False,
         resume: str = "",
         orders: Mapping[str, Any] | None = None,
@@ -55,7 +56,7 @@ class Lab(lab.Lab):
             name,
             config,
             tree=tree,
-            launcher=Launcher(gpu=False, ranks=ranks),
+            launcher=launcher,
             cold=cold,
             resume=resume,
             orders=orders or {},

@@ -41,12 +41,9 @@ IN_PLACE_STEPS = [
 ]
 DRIVER = """
 import sys
-sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from test_workspace import STEPS, folder
-from gh200_rebase.rollback import rollback
-from gh200_rebase.workspace import build
-what, into, root = sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+from tests.unit.test_workspace import STEPS, build, folder, rollback
+what, into, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 print("ready", flush=True)
 build(into, folder(root), STEPS) if what == "build" else rollback(into, True)
 """
@@ -455,7 +452,7 @@ def test_the_script_alone_asks_and_rolls_back(tmp_path: Path, upstream: Upstream
 
 def drive(what: str, into: Path, root: Path, **env: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(Path(__file__).parent), what, str(into), str(root)],
+        [sys.executable, "-c", DRIVER, what, str(into), str(root)],
         cwd=ROOT,
         env={**os.environ, **env},
         stdout=subprocess.PIPE,
