@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ def apply(
     if not skip_tests:
         outcomes.append(smoke(project, upstream.root, "the pristine tree"))
         _stop_if_failed(outcomes, "the pristine upstream already fails; the fork was not touched")
-    built = workspace.build(into, upstream, _steps(project, upstream, assessment))
+    # Complete from the start, so that a kill during the validation leaves a page that is true.
+    page = partial(_checklist, project, assessment, ())
+    built = workspace.build(into, upstream, _steps(project, upstream, assessment), page)
     result.update(into=str(into), already=built.already, backup=built.backup, commits=list(built.commits))
     _point_to_pristine(project, upstream)
     write_atomic(journal.store(into) / "built.json", json.dumps(_identity(project, upstream, built.tip)).encode())
@@ -135,8 +138,11 @@ def _point_to_pristine(project: Project, upstream: Upstream) -> None:
 def _record(project: Project, assessment: Assessment, built: Built, into: Path, outcomes: list[Outcome]) -> None:
     lines = ["", report.summary(assessment), *(f"{o.name}: {o.verdict} ({o.seconds:.0f} s)" for o in outcomes), ""]
     rollback.append_log(into, "\n".join(lines))
-    page = checklist.render(checklist.Facts(assessment, built, tuple(outcomes), project.lock))
-    write_atomic(into / journal.CHECKLIST, page.encode())
+    journal.install(into, journal.CHECKLIST, _checklist(project, assessment, tuple(outcomes), built))
+
+
+def _checklist(project: Project, assessment: Assessment, outcomes: tuple[Outcome, ...], built: Built) -> str:
+    return checklist.render(checklist.Facts(assessment, built, outcomes, project.lock))
 
 
 def _stop_if_failed(outcomes: list[Outcome], what: str) -> None:

@@ -65,7 +65,7 @@ def _filled(facts: Facts) -> list[str]:
         *((outcome.ok, _told(outcome)) for outcome in facts.outcomes),
     ]
     if not facts.outcomes:
-        checks.append((False, "validation was skipped (--skip-tests)"))
+        checks.append((False, "validation was not run (--skip-tests), or has not come to its end"))
     return [
         f"- Upstream: {assessment.label} (version {assessment.version})",
         f"- Date: {datetime.now().astimezone():%Y-%m-%d %H:%M %z}",

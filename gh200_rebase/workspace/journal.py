@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,6 +66,13 @@ def read(repo: Path) -> dict[str, str | None] | None:
 
 def clear(repo: Path) -> None:
     (store(repo) / "journal.json").unlink(missing_ok=True)
+
+
+def install(repo: Path, name: str, text: str) -> None:
+    """Put a file into the tree; its unfinished form lies inside .git, where it makes no tree dirty."""
+    place = store(repo) / "install"
+    write_atomic(place, text.encode())
+    shutil.move(place, repo / name)
 
 
 def step(name: str) -> None:

@@ -45,7 +45,7 @@ def preflight(into: Path) -> None:
             where=str(into),
             fix="remove the folder, or choose another one with --into DIR",
         )
-    problems = [*_unfit(into), *_underway(into), *_dirty(into)]
+    problems = [*_unfit(into), *_underway(into), *_dirty(into), *_overlooked(into)]
     if problems:
         raise Refused(
             "The checkout is not ready for a run",
@@ -81,6 +81,28 @@ def _dirty(repo: Path) -> Iterable[tuple[str, str]]:
     if found:
         more = [f"... and {len(found) - 10} more"] if len(found) > 10 else []
         yield "\n".join(["it has changes:", *found[:10], *more]), "commit them, or put them aside with `git stash -u`"
+
+
+def _overlooked(repo: Path) -> Iterable[tuple[str, str]]:
+    """Edits in files git was told to overlook: `git status` does not show them, a checkout would take them."""
+    listed = [os.fsdecode(line) for line in git(repo, "ls-files", "-v", "-z").split(b"\0") if line]
+    flagged = [line[2:] for line in listed if (line[0].islower() or line[0] == "S") and (repo / line[2:]).is_file()]
+    if not flagged:
+        return
+    names = "\n".join(flagged).encode("utf-8", "surrogateescape")
+    present = git(repo, "hash-object", "--stdin-paths", stdin=names).decode().split()
+    wanted = dict(_blob(line) for line in git(repo, "ls-tree", "-r", "-z", "HEAD").split(b"\0") if line)
+    edited = [path for path, blob in zip(flagged, present, strict=True) if wanted.get(path) != blob]
+    if edited:
+        yield (
+            "\n".join(["it has changes that git was told to overlook:", *edited[:10]]),
+            "let git see them: `git update-index --no-assume-unchanged --no-skip-worktree FILE`, then commit or stash",
+        )
+
+
+def _blob(line: bytes) -> tuple[str, str]:
+    facts, _, path = line.partition(b"\t")
+    return os.fsdecode(path), facts.split()[2].decode()
 
 
 def refuse_overwrites(repo: Path, head: str, coming: str) -> None:

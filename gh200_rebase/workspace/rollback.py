@@ -56,10 +56,12 @@ def _refuse_rewritten(repo: Path, run: Run) -> None:
         )
 
 
-def carry_out_or_undo(repo: Path, run: Run) -> None:
-    """As carry_out; a failure or Ctrl-C on the way puts the tree back as it was."""
+def carry_out_or_undo(repo: Path, run: Run) -> str:
+    """As carry_out; a failure or Ctrl-C on the way puts the tree back as it was. Returns what was kept aside."""
     try:
+        kept = _run_script(repo, yes=True, option="--set-aside")
         carry_out(repo, run)
+        return kept
     except BaseException as error:
         try:
             _run_script(repo, yes=True)
@@ -86,8 +88,10 @@ def resume(into: Path) -> str:
             return _run_script(repo, yes=True)
         run = Run(**found)  # type: ignore[arg-type]
         _drop_stale_locks(repo, run)
-        carry_out_or_undo(repo, run)
-        return f"Finished the interrupted run: {repo} is on {FORK_BRANCH} at {run.fork_after}."
+        kept = carry_out_or_undo(repo, run)
+        return (
+            f"{kept}\n" * bool(kept) + f"Finished the interrupted run: {repo} is on {FORK_BRANCH} at {run.fork_after}."
+        )
 
 
 def rollback(into: Path, yes: bool) -> str:
@@ -109,8 +113,8 @@ def _own_repo(into: Path) -> Path:
     return repo
 
 
-def _run_script(repo: Path, yes: bool) -> str:
-    command = ["sh", str(SCRIPT_SOURCE), *(["--yes"] if yes else []), str(repo)]
+def _run_script(repo: Path, yes: bool, option: str = "--yes") -> str:
+    command = ["sh", str(SCRIPT_SOURCE), *([option] if yes else []), str(repo)]
     ask = None if not yes else subprocess.DEVNULL
     # Asking needs the terminal, so then only the refusal is caught.
     done = subprocess.run(

@@ -81,6 +81,50 @@ ask() {
     esac
 }
 
+with_index() { (
+    GIT_INDEX_FILE=$scratch/index
+    export GIT_INDEX_FILE
+    g "$@"
+); }
+
+# What is neither in the tree before nor in the tree after is somebody's work: copied aside before anything is forced.
+# Compared by content, in an index of its own: the checkout's may have been told to overlook files.
+set_aside() {
+    scratch=$store/$backup/scratch
+    rm -rf "$scratch"
+    mkdir -p "$scratch"
+    for tree in "$before" "$fork_after"; do
+        with_index read-tree "$tree"
+        with_index update-index -q --refresh >/dev/null 2>&1 || :
+        with_index ls-files -z | tr '\0' '\n' | sort >"$scratch/has"
+        with_index diff-files --name-only -z | tr '\0' '\n' | sort >"$scratch/changed"
+        comm -23 "$scratch/has" "$scratch/changed" >>"$scratch/same"
+        cat "$scratch/has" >>"$scratch/known"
+    done
+    for list in same known; do sort -u -o "$scratch/$list" "$scratch/$list"; done
+    aside=$store/$backup/aside
+    while [ -e "$aside" ]; do aside=$aside.next; done
+    comm -23 "$scratch/known" "$scratch/same" | while IFS= read -r path; do
+        [ -e "$path" ] || [ -L "$path" ] || continue
+        mkdir -p "$aside/$(dirname "./$path")"
+        cp -RPp "./$path" "$aside/$path"
+        echo "Kept aside, because it is neither the tree before nor the one after: $path is now $aside/$path"
+    done
+    rm -rf "$scratch"
+    for flag in assume-unchanged skip-worktree; do
+        g ls-files -v -z | tr '\0' '\n' | sed -n 's/^[a-zS] //p' | tr '\n' '\0' |
+            g update-index "--no-$flag" -z --stdin
+    done
+}
+
+drop_stale_locks() {
+    kept=refs/gh200/$backup
+    for lock in index HEAD packed-refs "$fork" "$upstream" "refs/heads/$backup" "$branch" \
+        "$kept/after" "$kept/gh200-reintegration" "$kept/upstream"; do
+        rm -f "$(g rev-parse --git-path "$lock.lock")"
+    done
+}
+
 # Python's caches would keep folders alive that the run had added.
 drop_emptied_folders() {
     g diff --no-renames --diff-filter=D --name-only "$fork_after" "$before" | sed 's,/[^/]*$,,' | sort -ru |
@@ -94,12 +138,9 @@ drop_emptied_folders() {
 put_back() {
     printf '{"action": "rollback", "backup": "%s"}\n' "$backup" >"$journal.part"
     mv -f "$journal.part" "$journal"
+    [ -z "$unfinished" ] || drop_stale_locks
+    set_aside
     if [ -n "$unfinished" ]; then
-        kept=refs/gh200/$backup
-        for lock in index HEAD packed-refs "$fork" "$upstream" "refs/heads/$backup" "$branch" \
-            "$kept/after" "$kept/gh200-reintegration" "$kept/upstream"; do
-            rm -f "$(g rev-parse --git-path "$lock.lock")"
-        done
         # Half a checkout leaves new files git does not know yet: finish it, then every one of them is known.
         g checkout -q -f --detach "$fork_after"
     fi
@@ -127,10 +168,12 @@ put_back() {
 
 main() {
     yes=
+    only_aside=
     folder=$(dirname "$0")
     for argument; do
         case $argument in
         -y | --yes) yes=1 ;;
+        --set-aside) only_aside=1 ;;
         -*) refuse "Unknown option $argument" "usage: sh ROLLBACK.sh [--yes] [DIR]" ;;
         *) folder=$argument ;;
         esac
@@ -141,7 +184,13 @@ main() {
     unset $(git rev-parse --local-env-vars) GIT_NAMESPACE
     [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$(pwd -P)" ] ||
         refuse "Nothing to roll back: $(pwd) is not the top of a git checkout" "run this in the tree where the rebase was made"
+    LC_ALL=C
+    export LC_ALL
     find_run
+    if [ -n "$only_aside" ]; then
+        set_aside
+        return
+    fi
     [ -n "$unfinished" ] || check_clean
     [ -n "$yes" ] || ask
     put_back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -81,14 +81,21 @@ class Built:
         return self.commits[-1] if self.commits else self.pristine
 
 
-def build(into: Path, upstream: Upstream, steps: Sequence[Step]) -> Built:
+type Page = Callable[[Built], str]
+
+
+def _no_page(built: Built) -> str:
+    return ""
+
+
+def build(into: Path, upstream: Upstream, steps: Sequence[Step], checklist: Page = _no_page) -> Built:
     """Make `into` the fork: a new folder appears in one step, a checkout is switched under a journal."""
     into = into.resolve()
     preflight(into)
     _refuse_overlap(into, upstream.root)
     _refuse_bad_paths(steps)
     with refusing_os_errors(f"writing {into}"):
-        return (_in_place if (into / ".git").exists() else _fresh)(into, upstream, steps)
+        return (_in_place if (into / ".git").exists() else _fresh)(into, upstream, steps, checklist)
 
 
 def _refuse_overlap(into: Path, root: Path) -> None:
@@ -106,7 +113,7 @@ def _refuse_bad_paths(steps: Sequence[Step]) -> None:
         raise Refused("A patch writes to a path that is not safe", why="\n".join(bad), fix="correct the patch")
 
 
-def _fresh(into: Path, upstream: Upstream, steps: Sequence[Step]) -> Built:
+def _fresh(into: Path, upstream: Upstream, steps: Sequence[Step], checklist: Page) -> Built:
     into.parent.mkdir(parents=True, exist_ok=True)
     place = into.with_name(f".{into.name}.gh200-new")
     with lock(into.parent, f"making a folder in {into.parent}", patience=60):
@@ -121,7 +128,7 @@ def _fresh(into: Path, upstream: Upstream, steps: Sequence[Step]) -> Built:
             first = _import_pristine(place, upstream, None)
             update_refs(place, {f"refs/heads/{UPSTREAM_BRANCH}": first})
             step("pristine")
-            built, run = _plan(place, upstream, steps, first)
+            built, run = _plan(place, upstream, steps, first, checklist)
             carry_out(place, run)
             os.rename(place, into)
             step("renamed")
@@ -130,16 +137,16 @@ def _fresh(into: Path, upstream: Upstream, steps: Sequence[Step]) -> Built:
     return built
 
 
-def _in_place(into: Path, upstream: Upstream, steps: Sequence[Step]) -> Built:
+def _in_place(into: Path, upstream: Upstream, steps: Sequence[Step], checklist: Page) -> Built:
     with lock(into, "changing this tree"):
         preflight(into)
-        built, run = _plan(into, upstream, steps, _pristine(into, upstream))
-        if not built.already:
-            carry_out_or_undo(into, run)
+        built, run = _plan(into, upstream, steps, _pristine(into, upstream), checklist)
+        if not built.already and (kept := carry_out_or_undo(into, run)):
+            print(kept)
     return built
 
 
-def _plan(repo: Path, upstream: Upstream, steps: Sequence[Step], first: str) -> tuple[Built, Run]:
+def _plan(repo: Path, upstream: Upstream, steps: Sequence[Step], first: str, checklist: Page) -> tuple[Built, Run]:
     """Write the commits, and unless they are what is checked out already, everything a run needs before it starts."""
     commits = _write_steps(repo, steps, first)
     step("commits")
@@ -153,7 +160,7 @@ def _plan(repo: Path, upstream: Upstream, steps: Sequence[Step], first: str) -> 
         return built, run
     refuse_overwrites(repo, head, built.tip)
     refuse_full_disk(repo, built.tip)
-    _prepare(repo, run, upstream, commits)
+    _prepare(repo, run, upstream, commits, checklist(built))
     step("prepared")
     journal.write(repo, run)
     step("journal")
@@ -212,7 +219,7 @@ def _free_name(repo: Path) -> str:
     return name
 
 
-def _prepare(repo: Path, run: Run, upstream: Upstream, commits: tuple[str, ...]) -> None:
+def _prepare(repo: Path, run: Run, upstream: Upstream, commits: tuple[str, ...], page: str) -> None:
     """Lay everything ready inside .git: the files to install, and copies of those of an earlier run."""
     place = journal.store(repo, run.backup)
     (place / "kept").mkdir(parents=True)
@@ -227,7 +234,7 @@ def _prepare(repo: Path, run: Run, upstream: Upstream, commits: tuple[str, ...])
     write_atomic(place / "new" / LOG, log.encode())
     write_atomic(place / "new" / SCRIPT, SCRIPT_SOURCE.read_bytes(), 0o755)
     write_atomic(place / "new" / PATCH, _current_patch(repo, run, upstream))
-    write_atomic(place / "new" / CHECKLIST, b"The run that writes this page has not come to its end.\n")
+    write_atomic(place / "new" / CHECKLIST, page.encode())
     write_atomic(place / "run.txt", run.lines().encode())
     _exclude(repo, run)
 

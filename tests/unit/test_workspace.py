@@ -42,7 +42,9 @@ IN_PLACE_STEPS = [
 DRIVER = """
 import sys
 from pathlib import Path
-from tests.unit.test_workspace import STEPS, build, folder, rollback
+from tests.unit.test_workspace import STEPS, folder
+from gh200_rebase.workspace.rollback import rollback
+from gh200_rebase.workspace.switch import build
 what, into, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 print("ready", flush=True)
 build(into, folder(root), STEPS) if what == "build" else rollback(into, True)
@@ -603,3 +605,62 @@ def test_nothing_to_resume(tmp_path: Path, upstream: Upstream) -> None:
 def test_built_without_steps(tmp_path: Path, upstream: Upstream) -> None:
     built = build(tmp_path / "fork", upstream, [])
     assert isinstance(built, Built) and built.tip == built.pristine
+
+
+MINE = {
+    TRAINER: b"mine in a file that both trees have\n",
+    "many/1.txt": b"mine in a file that is the same in both\n",
+    "simpletuner/gh200/__init__.py": b"mine in a file that only the fork has\n",
+    "notes.txt": b"mine in a file that no tree has\n",
+    'quote"d.txt': b"mine behind a quote\n",
+}
+
+
+def kept(place: Path, data: bytes) -> bool:
+    """Whether a user's bytes are still somewhere: in the tree, or aside inside .git/gh200."""
+    found = [*place.rglob("*"), *(place / ".git/gh200").rglob("*")]
+    return any(path.is_file() and not path.is_symlink() and path.read_bytes() == data for path in found)
+
+
+@pytest.mark.parametrize("way", ["resume", "rollback"])
+@pytest.mark.parametrize("at", ["journal", "refs", "checkout", "branches", "head", "file-MERGE_LOG.txt"])
+def test_user_edits_after_a_kill_are_never_lost(tmp_path: Path, upstream: Upstream, at: str, way: str) -> None:
+    upstream = plain(upstream)
+    place = clone(tmp_path)
+    child = drive("build", place, upstream.root, GH200_REBASE_CRASH_AT=at)
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    for name, data in MINE.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(data)
+    said = resume(place) if way == "resume" else rollback(place, True)
+    assert all(kept(place, data) for data in MINE.values())
+    assert (place / "notes.txt").read_bytes() == MINE["notes.txt"]
+    for name in set(MINE) - {"notes.txt"}:
+        assert f"{name} is now " in said
+    assert journal.read(place) is None
+    assert not [line for line in git(place, "status", "--porcelain").splitlines() if "notes.txt" not in line]
+
+
+@pytest.mark.parametrize("flag", ["assume-unchanged", "skip-worktree"])
+def test_user_edits_that_git_overlooks_are_refused_before_a_run(tmp_path: Path, upstream: Upstream, flag: str) -> None:
+    place = clone(tmp_path)
+    git(place, "update-index", f"--{flag}", TRAINER, "unix.txt")
+    (place / TRAINER).write_bytes(MINE[TRAINER])
+    before = state_of(place)
+    with pytest.raises(Refused, match="told to overlook") as caught:
+        build(place, plain(upstream), STEPS)
+    assert TRAINER in str(caught.value) and "unix.txt" not in str(caught.value)
+    assert state_of(place) == before
+
+
+@pytest.mark.parametrize("flag", ["assume-unchanged", "skip-worktree"])
+def test_user_edits_that_git_overlooks_survive_a_rollback(tmp_path: Path, upstream: Upstream, flag: str) -> None:
+    place = clone(tmp_path)
+    git(place, "update-index", f"--{flag}", "unix.txt")
+    build(place, plain(upstream), STEPS)
+    git(place, "update-index", f"--{flag}", TRAINER)
+    (place / TRAINER).write_bytes(MINE[TRAINER])
+    said = rollback(place, True)
+    assert f"{TRAINER} is now " in said and kept(place, MINE[TRAINER])
+    assert git(place, "status", "--porcelain") == ""
