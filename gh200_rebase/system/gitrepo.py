@@ -32,6 +32,8 @@ _SETTINGS = {
     "core.fsmonitor": "false",
     "core.quotePath": "false",
     "commit.gpgSign": "false",
+    # The mirrors in the cache are bare, and ours.
+    "safe.bareRepository": "all",
     "i18n.commitEncoding": "UTF-8",
     "advice.detachedHead": "false",
     # A background gc would outlive the command and hold its lock.

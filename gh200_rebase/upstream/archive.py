@@ -15,7 +15,9 @@ from ..system.durable import refusing_os_errors, remove_tree
 
 MAX_BYTES = 2 * 1024**3
 MAX_MEMBERS = 100_000
-_BROKEN = (tarfile.TarError, EOFError, zlib.error, ValueError)
+MAX_DEPTH = 64
+# A hard link to a member that is not there is a KeyError.
+_BROKEN = (tarfile.TarError, EOFError, zlib.error, ValueError, KeyError)
 
 
 class BadArchive(Refused):
@@ -120,6 +122,7 @@ def name_problem(name: str) -> str:
         "has no name": not path.parts,
         "points out of its folder with '..'": ".." in path.parts,
         "has a backslash or a control character in its name": any(c == "\\" or ord(c) < 32 for c in name),
+        f"is more than {MAX_DEPTH} folders deep": len(path.parts) > MAX_DEPTH,
         "would plant a .git folder": any(part.casefold() == ".git" for part in path.parts),
     }
     return next((reason for reason, hit in rules.items() if hit), "")

@@ -125,3 +125,13 @@ def test_a_zip_is_an_archive_nowhere(tmp_path: Path) -> None:
     )  # fmt: skip
     assert registry._release(listed) is None
     assert registry._release(replace(listed, filename="simpletuner-9.9.9.tar.gz")) is not None
+
+
+def test_a_hard_link_that_leads_nowhere(tmp_path: Path) -> None:
+    source = pack(tmp_path / "a.tar.gz", entry("top/a"), link("top/hard", "top/gone", tarfile.LNKTYPE))
+    assert "gone" in refuse(source, tmp_path).why
+
+
+def test_a_path_thousands_of_folders_deep(tmp_path: Path) -> None:
+    source = pack(tmp_path / "a.tar.gz", entry("/".join(["top", *["d"] * 3000, "file"])))
+    assert "folders deep" in refuse(source, tmp_path).why

@@ -295,3 +295,9 @@ def test_not_a_simpletuner_tree(repo: Path, tmp_path: Path, gone: str) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no folder"):
         fetch(parse_spec(f"path:{tmp_path}/nowhere"), tmp_path / "cache")
+
+
+def test_a_user_who_distrusts_bare_repositories(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gitconfig").write_text("[safe]\n\tbareRepository = explicit\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    assert fetch(Spec("git", str(repo), "main"), tmp_path / "cache").git_commit
