@@ -8,8 +8,9 @@ from functools import cache
 
 import pytest
 from placement_mutants import BYPASS, DATAFLOW, HARMLESS, ORDER, UNREACHED, Mutant, Step
-from tiny import PRISTINE, REPO
+from tiny import PRISTINE
 
+from gh200_lab.place import ROOT
 from gh200_rebase.engine.placing import PLACERS
 from gh200_rebase.engine.resolve import resolve
 from gh200_rebase.patches.patchfile import Edit, Patch
@@ -21,7 +22,7 @@ from gh200_rebase.syntax.source import Source, read_source
 from gh200_rebase.syntax.splice import Splice, compose
 from gh200_rebase.syntax.tree import MemoryTree
 
-PATCHES = {edit.key: (patch, edit) for patch in Project(REPO).patches for edit in patch.edits}
+PATCHES = {edit.key: (patch, edit) for patch in Project(ROOT).patches for edit in patch.edits}
 
 
 def in_functions() -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_stand_in.stand_in import HERE, CannotBuild, Ran, build, run
+from tests.gpu_stand_in.stand_in import HERE, ROOT, CannotBuild, Ran, build, run
 
 CHECKS = HERE / "checks"
 SMALL = ["--devices", "2", "--hbm-mb", "4", "--managed-mb", "64"]
@@ -19,6 +19,7 @@ RUNS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "cdmm": ("modes", [*SMALL, "--mode", "cdmm"], {"CUDA_VISIBLE_DEVICES": "1"}),
     "pcie": ("modes", [*SMALL, "--mode", "pcie"], {"CUDA_VISIBLE_DEVICES": "1"}),
     "misuse": ("misuse", SMALL, {}),
+    "fork": ("fork_caches", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
     "torch": ("torch_device", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
 }
 
@@ -34,7 +35,7 @@ def _needs_a_compiler() -> None:
 @cache
 def ran(name: str, folder: Path) -> tuple[Ran, dict[str, str]]:
     file, options, environment = RUNS[name]
-    own = {"PYTHONPATH": str(CHECKS), "STAND_IN_LOG": str(folder / f"{name}.log")}
+    own = {"PYTHONPATH": f"{CHECKS}:{ROOT}", "STAND_IN_LOG": str(folder / f"{name}.log")}
     command = [sys.executable, str(CHECKS / "runner.py"), str(CHECKS / f"{file}.py")]
     done = run(options, command, folder / f"{name}.jsonl", environment=own | environment)
     lines = [line for line in done.output.splitlines() if line.startswith("ENDED ")]
@@ -115,3 +116,7 @@ def test_stand_in_report_of_a_torch_process(shared: Path) -> None:
     assert all(copies[way]["bytes"] > 0 for way in ("host_to_device", "device_to_host", "device_to_device"))
     assert copies["device_to_other_device"]["count"] == 2 and copies["host_to_host"]["count"] == 0
     assert 0 < report["device_bytes_peak"][0] <= 256 << 20
+
+
+def test_stand_in_the_forks_caches_violate_nothing_on_a_second_device(shared: Path) -> None:
+    assert ran("fork", shared)[0].violations() == []

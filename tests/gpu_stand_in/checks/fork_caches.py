@@ -1,0 +1,109 @@
+"""The fork's caches and hints on the second of two devices, as a rank there uses them: from threads, and from a child."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gh200_lab.checkout import see_this_checkout
+
+see_this_checkout()
+
+from gh200_lab.memory_run import begin_memory_run, held, store  # noqa: E402
+from simpletuner.gh200.caches import sites  # noqa: E402
+from simpletuner.gh200.memory import hints  # noqa: E402
+from simpletuner.gh200.run import Run, end  # noqa: E402
+from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
+from tests.unit.unified_lab import Cache, FolderBackend  # noqa: E402
+
+DEVICE = 1
+LATENT = (64, 64, 16)
+
+
+def on_a_rank(**options: Any) -> Run:
+    """A run whose process has the second device, while torch's own default stays the first."""
+    run = begin_memory_run(CacheOptions(kinds=frozenset({"vae"}), hints=True, **options))
+    run.hints.device = DEVICE
+    return run
+
+
+def latents(count: int) -> list[str]:
+    folder = Path(tempfile.mkdtemp())
+    for number in range(count):
+        torch.save(torch.full(LATENT, float(number), dtype=torch.bfloat16), folder / f"{number}.pt")
+    return [str(folder / f"{number}.pt") for number in range(count)]
+
+
+def check_the_arena_is_on_the_device_of_the_run_also_from_a_pool() -> None:
+    on_a_rank()
+    backend = Cache(FolderBackend()).cache_data_backend
+    with ThreadPoolExecutor(4) as pool:
+        placed = list(pool.map(lambda path: sites.placed_latent(backend.torch_load(path)), latents(8)))
+    assert {str(latent.device) for latent in placed} == {f"cuda:{DEVICE}"}
+    assert [latent.float().mean().item() for latent in placed] == list(range(8))
+    assert all(sites.known_finite(latent) for latent in placed)
+    del placed
+    end()
+
+
+def check_a_batch_gets_hints_only_where_memory_is_managed() -> None:
+    run = on_a_rank()
+    backend = Cache(FolderBackend()).cache_data_backend
+    managed = backend.torch_load(latents(1)[0])
+    ordinary = {"prompt_embeds": torch.ones(1 << 16), "on_gpu": torch.ones(1 << 16, device=f"cuda:{DEVICE}")}
+    hints.optimize_batch_for_gh200(ordinary | {"tiny": torch.ones(2)})
+    assert run.hints.report()["hints"]["batch"] == {"not_managed": 3}, run.hints.report()
+    hints.optimize_batch_for_gh200({"latents": managed})
+    told = run.hints.report()["hints"]
+    assert told["batch"]["applied"] == 1 and told["prefetch"] == {"applied": 1}, told
+    end()
+
+
+def check_a_refused_block_is_not_asked_for_again_until_something_is_released() -> None:
+    on_a_rank(memory_limit=3 << 20)
+    asked: list[int] = []
+    backend = Cache(FolderBackend()).cache_data_backend
+    paths = latents(6)
+    first = backend.torch_load(paths[0])
+    arena = store()._arena("device")
+    allocate = arena._allocated
+
+    def counted(least: int) -> Any:
+        asked.append(least)
+        return allocate(1 << 40)
+
+    arena._allocated = counted  # type: ignore[method-assign]
+    arena._blocks[-1].cursor = arena._blocks[-1].size
+    for path in paths[1:5]:
+        assert backend.torch_load(path).shape == LATENT
+    assert len(asked) == 1, asked
+    del first
+    store().drop(paths[0])
+    backend.torch_load(paths[5])
+    assert len(asked) <= 2
+    end()
+
+
+def check_a_forked_child_reads_from_disk_and_dies_of_nothing() -> None:
+    on_a_rank()
+    files = FolderBackend()
+    backend = Cache(files).cache_data_backend
+    path = latents(1)[0]
+    backend.torch_load(path)
+    assert files.loads[path] == 1
+    child = os.fork()
+    if not child:
+        read = backend.torch_load(path)
+        # One element: a whole tensor would want OpenMP's threads, which no fork survives.
+        ended = files.loads[path] == 2 and read[0, 0, 0].item() == 0 and sites.placed_latent(read) is None
+        end()
+        os._exit(0 if ended else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    backend.torch_load(path)
+    assert files.loads[path] == 1 and held().store is not None
+    end()
