@@ -204,7 +204,7 @@ def test_every_check_passes_somewhere(tmp_path: Path) -> None:
     makes.append(
         with_config(
             cache_config=CACHED, in_memory={"compression": "zlib"},
-            gh200_optimizations={"initial_effective_batch_size": 2, "uvm_oversubscription_ratio": 1.2},
+            gh200_optimizations={"initial_effective_batch_size": 2, "target_effective_batch_size": 8, "uvm_oversubscription_ratio": 1.2},
         )
     )  # fmt: skip
     rates = tuple(replace(rate, median=350.0) for rate in SLOW)
@@ -237,8 +237,8 @@ MORE: list[tuple[str, Make, str, str]] = [
     ("memory_mode", on(GH200, nvml={"devices": {0: {"nvmlDeviceGetNumaNodeId": None}}}, driver={"attributes": {0: {"130": 0}}}), "warn", "[1]"),
     ("config_datasets", with_config(3, in_memory={"memory_limit_gb": 0.002, "on_limit": "partial"}), "warn", "allows"),
     ("config_datasets", with_config(3, in_memory={"memory_limit_gb": 0.002, "compression": "zlib"}), "pass", "3 files"),
-    ("config_ramp", with_config(gh200_optimizations={"initial_effective_batch_size": 4}), "pass", "effective batch 4"),
-    ("config_ramp", with_config(train_batch_size="2", initial_effective_batch_size=4), "pass", "effective batch 4"),
+    ("config_ramp", with_config(gh200_optimizations={"initial_effective_batch_size": 4, "target_effective_batch_size": 8}), "pass", "effective batch 4"),
+    ("config_ramp", with_config(train_batch_size="2", initial_effective_batch_size=4, gh200_optimizations={"target_effective_batch_size": 8}), "pass", "effective batch 4"),
     ("config_ramp", with_config(gradient_accumulation_steps=0, initial_effective_batch_size=4), "fail", "at least 1; got 0"),
     ("config_settings", with_config(target_effective_batch_size=8), "fail", 'belongs inside the block "gh200_optimizations"'),
     ("config_settings", with_config(in_memory={"compression": "lz5"}), "fail", "in_memory.compression"),

@@ -431,7 +431,23 @@ def test_the_script_alone_asks_and_rolls_back(tmp_path: Path, upstream: Upstream
     after = state_of(place)
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ["git", "sh", "sed", "head", "dirname", "rm", "mv", "cp", "grep", "sort", "rmdir"]:
+    for name in [
+        "git",
+        "sh",
+        "sed",
+        "head",
+        "dirname",
+        "rm",
+        "mv",
+        "cp",
+        "grep",
+        "sort",
+        "rmdir",
+        "mkdir",
+        "comm",
+        "tr",
+        "cat",
+    ]:
         (tools / name).symlink_to(shutil.which(name) or "")
 
     def script(answer: str, *args: str) -> subprocess.CompletedProcess[str]:
