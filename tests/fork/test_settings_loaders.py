@@ -130,7 +130,13 @@ WAYS: dict[str, Callable[[Path, dict[str, Any]], Launch]] = {
 BIG = {"datasets": [{"id": f"d{index}", "type": "local", "instance_data_dir": "x" * 1000} for index in range(10_000)]}
 
 
-RAMP = {"gh200_optimizations": {"initial_effective_batch_size": 8, "batch_rampup_steps": 4}}
+RAMP = {
+    "gh200_optimizations": {
+        "initial_effective_batch_size": 8,
+        "target_effective_batch_size": 24,
+        "batch_rampup_steps": 4,
+    }
+}
 # What a config says of its sizes, and whether training takes it.
 SIZES: dict[str, tuple[dict[str, Any], bool]] = {
     "as text": ({"train_batch_size": "2", "gradient_accumulation_steps": "3"}, True),
@@ -274,7 +280,7 @@ def test_settings_sizes_mean_to_the_ramp_command_what_they_mean_to_training(name
     except SettingsError:
         assert not taken
     else:
-        assert taken and [ramp.train_batch_size, ramp.gradient_accumulation_steps] == result["sizes"]
+        assert taken and [ramp.train_batch_size, ramp.target] == result["sizes"]
 
 
 LAUNCHERS = {

@@ -109,7 +109,7 @@ print(json.dumps(answer))
 def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_path: Path) -> None:
     folder = tmp_path / "latents"
     folder.mkdir()
-    done = subprocess.watched(
+    done = subprocess.run(
         [sys.executable, "-c", COLLATE, folder],
         env=environment(tiny.FORK, CUDA_VISIBLE_DEVICES=""),
         cwd=tmp_path,
