@@ -164,6 +164,7 @@ COMMANDS: dict[str, How] = {
         f"{SCRIPTS}::test_manual_requests_during_a_ramp", "--manual-validation"
     ),
     "scripts/test_combined_features.sh --audio": Elsewhere(f"{SCRIPTS}::test_an_audio_dataset_in_memory", "--audio"),
+    "scripts/gates.sh": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh --fast": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh --full": Run(at_root=True, more=" --help"),

@@ -1,0 +1,69 @@
+"""The gates can shut: a module in no room, an import against the layers or inside a function, an unused name, a wrong type."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gh200_lab.place import ROOT
+
+TOOLS = Path(sys.executable).parent
+PACKAGES = ("simpletuner", "gh200_rebase", "gh200_lab")
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("gates")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    return copy
+
+
+def gate(checkout: Path, tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([TOOLS / tool, *arguments], cwd=checkout, capture_output=True, text=True, timeout=500)
+
+
+def test_the_layers_of_this_checkout_hold(checkout: Path) -> None:
+    done = gate(checkout, "lint-imports", "--no-cache")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "told"),
+    [
+        ("simpletuner/gh200/stray.py", "", "stray"),
+        ("simpletuner/gh200/errors.py", "from .settings import keys", "gh200.errors -> simpletuner.gh200.settings"),
+        ("simpletuner/gh200/ramp/lr.py", "from ..caches import dirs", "gh200.ramp.lr -> simpletuner.gh200.caches"),
+        ("simpletuner/gh200/run.py", "def late():\n    from .memory import numa", "inside a function"),
+        ("gh200_rebase/errors.py", "from gh200_lab import place", "gh200_rebase.errors -> gh200_lab.place"),
+    ],
+)
+def test_a_door_that_is_forced_is_named(checkout: Path, file: str, line: str, told: str) -> None:
+    path = checkout / file
+    before = path.read_text() if path.exists() else None
+    path.write_text(f"{before or ''}\n{line}\n")
+    try:
+        done = gate(checkout, "lint-imports", "--no-cache")
+    finally:
+        path.write_text(before) if before is not None else path.unlink()
+    assert done.returncode == 1 and told in " ".join(done.stdout.split()), done.stdout
+
+
+def test_an_unused_name_is_found(checkout: Path) -> None:
+    (checkout / "unused.py").write_text("import os\n")
+    done = gate(checkout, "ruff", "check", "unused.py")
+    assert done.returncode == 1 and "F401" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_wrong_type_is_found(checkout: Path) -> None:
+    path = checkout / "gh200_rebase/text.py"
+    path.write_text(path.read_text() + "\nWRONG: int = 'text'\n")
+    done = gate(checkout, "mypy")
+    assert done.returncode == 1 and "gh200_rebase/text.py" in done.stdout
