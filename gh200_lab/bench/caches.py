@@ -27,7 +27,7 @@ from simpletuner.gh200.settings.cache_options import CacheOptions
 
 from ..memory_run import begin_memory_run
 from .peers import in_tmpfs, local_backend
-from .result import Ratio, Result, Series, Settings, in_turn, over
+from .result import BenchSettings, Ratio, Result, Series, in_turn, over
 
 CHANNELS = 16
 SIDES = (16, 32, 64, 128, 256)  # bf16 with 16 channels: 8 KB .. 2 MB
@@ -40,7 +40,7 @@ OPTIONS = CacheOptions(kinds=frozenset({"vae", "text"}), hints=True, log_interva
 Load = Callable[[str], Any]
 
 
-def measure(settings: Settings) -> Iterator[Result]:
+def measure(settings: BenchSettings) -> Iterator[Result]:
     # Short enough to take more samples than the others in the same time.
     rounds = settings.rounds if settings.quick else settings.rounds * 6
     begin_memory_run(OPTIONS)

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .plot import draw
-from .result import Ratio, Result, Series, Settings
+from .result import BenchSettings, Ratio, Result, Series
 
 # name -> module with `measure(settings)`, a generator of results; its docstring says what it measures.
 BENCHMARKS = {
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as problem:
         parser.error(f"--output {chosen.output}: {problem.strerror}")
     names = list(BENCHMARKS) if chosen.benchmark == "all" else [chosen.benchmark]
-    results = {name: _measure(name, Settings(chosen.rounds, chosen.quick, chosen.folder)) for name in names}
+    results = {name: _measure(name, BenchSettings(chosen.rounds, chosen.quick, chosen.folder)) for name in names}
     _write(chosen.output / chosen.benchmark, results)
     missed = [one.what for found in results.values() for one in found if isinstance(one, Ratio) and not one.met]
     print("\nmissed: " + "; ".join(missed) if missed else "\nall targets met")
@@ -61,7 +61,7 @@ def _count(text: str) -> int:
     return number
 
 
-def _measure(name: str, settings: Settings) -> list[Result]:
+def _measure(name: str, settings: BenchSettings) -> list[Result]:
     module = import_module(f"{__package__}.{BENCHMARKS[name]}")
     print(f"\n{name}: {str(module.__doc__).strip()}", flush=True)
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {settings.rounds} rounds", flush=True)

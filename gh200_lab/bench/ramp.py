@@ -8,7 +8,7 @@ from typing import Any
 
 from simpletuner.gh200.trainer import TrainerHooks
 
-from .result import Ratio, Result, Settings, in_turn
+from .result import BenchSettings, Ratio, Result, in_turn
 
 CALLS = 20_000
 
@@ -18,7 +18,7 @@ class _Empty:
         return None
 
 
-def measure(settings: Settings) -> Iterator[Result]:
+def measure(settings: BenchSettings) -> Iterator[Result]:
     peers = {"an empty method": _Empty(), "the hook with no ramp": TrainerHooks()}
     taken = in_turn({name: partial(_call, trainer) for name, trainer in peers.items()}, settings.rounds * 2)
     costs = {name: tuple(one / CALLS * 1e6 for one in values) for name, values in taken.items()}

@@ -12,7 +12,7 @@ Samples = Sequence[float]
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """How much to measure. Quick is for trying the benchmark out, not for figures."""
 
     rounds: int = 5

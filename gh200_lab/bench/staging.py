@@ -19,17 +19,17 @@ from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 
-from simpletuner.gh200.datasets.arena import Arena
+from simpletuner.gh200.datasets.arena import SharedArena
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
 from simpletuner.gh200.settings.schema import InMemory
 
 from .peers import TmpfsCopy, in_tmpfs, local_backend, make_files
-from .result import Ratio, Result, Series, Settings, in_turn, over, seconds
+from .result import BenchSettings, Ratio, Result, Series, in_turn, over, seconds
 
 MANY, FEW = 100_000, 1000
 
 
-def measure(settings: Settings) -> Iterator[Result]:
+def measure(settings: BenchSettings) -> Iterator[Result]:
     megabytes = 20 if settings.quick else 1000
     with tempfile.TemporaryDirectory(dir=settings.folder) as name:
         folder = Path(name)
@@ -39,7 +39,7 @@ def measure(settings: Settings) -> Iterator[Result]:
         yield from cost_per_file(folder, [FEW, 2 * FEW] if settings.quick else [FEW, 10_000, MANY], settings.rounds)
 
 
-def staged(files: Path) -> Arena:
+def staged(files: Path) -> SharedArena:
     # A bar per round would bury the figures.
     with redirect_stderr(io.StringIO()):
         return stage("bench", files, InMemory())
@@ -112,7 +112,7 @@ def _time_tmpfs_copy(files: Path) -> tuple[float, str]:
     return taken, copies[0].how
 
 
-def reading(folder: Path, settings: Settings) -> Iterator[Result]:
+def reading(folder: Path, settings: BenchSettings) -> Iterator[Result]:
     sizes = [4_000, 100_000] if settings.quick else [4_000, 30_000, 100_000, 1_000_000, 8_000_000]
     costs: dict[str, dict[int, list[float]]] = {}
     for size in sizes:

@@ -13,12 +13,12 @@ from ..place import find_place
 from ..tiny.config import UNIFIED, write_config
 from ..tiny.lab import Lab
 from ..tiny.turns import Trainer
-from .result import Ratio, Result, Settings, over
+from .result import BenchSettings, Ratio, Result, over
 
 WARM_UP = 0.25  # of the steps: the first ones fill caches
 
 
-def measure(settings: Settings) -> Iterator[Result]:
+def measure(settings: BenchSettings) -> Iterator[Result]:
     try:
         place = find_place()
     except FileNotFoundError as missing:

@@ -17,13 +17,13 @@ def memory(_: Path) -> Seen:
     """Hints on ordinary and on held tensors; an arena filled with every dtype and stride a cache has."""
     import torch
 
-    from simpletuner.gh200.caches.arena import Arena
-    from simpletuner.gh200.caches.blocks import Budget
+    from simpletuner.gh200.caches.arena import TensorArena
+    from simpletuner.gh200.caches.blocks import CacheBudget
     from simpletuner.gh200.memory import hints as uvm
     from simpletuner.gh200.memory.driver import load_driver
 
     uvm.set_uvm_hint_override(True)
-    arena = Arena(Budget(64 << 20), "device", block_size=4 << 20)
+    arena = TensorArena(CacheBudget(64 << 20), "device", block_size=4 << 20)
     numbers = torch.arange(16 * 64 * 64).reshape(16, 64, 64)
     tensors = [numbers.to(kind) for kind in (torch.bfloat16, torch.float32, torch.int64, torch.uint8)]
     tensors += [tensors[1].transpose(0, 2), tensors[1][::2], torch.empty(0)]

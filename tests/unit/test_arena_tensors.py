@@ -7,8 +7,8 @@ import torch
 
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.caches import arena as tensor_arena
-from simpletuner.gh200.caches.arena import Arena
-from simpletuner.gh200.caches.blocks import ArenaFull, Budget, holdable
+from simpletuner.gh200.caches.arena import TensorArena
+from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget, holdable
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.settings.cache_options import CacheOptions
@@ -43,7 +43,7 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 def test_arena_keeps_bits_and_strides(dtype: torch.dtype, shape: str) -> None:
     base = torch.randint(0, 256, (3, 5, 7 * dtype.itemsize), dtype=torch.uint8)
     source = SHAPES[shape]((base & 1).bool() if dtype is torch.bool else base.view(dtype))
-    held = Arena(Budget(None), "host").hold(source).tensor
+    held = TensorArena(CacheBudget(None), "host").hold(source).tensor
     assert (held.shape, held.stride(), held.dtype) == (source.shape, source.stride(), dtype)
     assert bytes_of(held) == bytes_of(source)
     if source.numel():
@@ -51,8 +51,8 @@ def test_arena_keeps_bits_and_strides(dtype: torch.dtype, shape: str) -> None:
 
 
 def test_arena_accounts_for_every_byte() -> None:
-    budget = Budget(None)
-    arena = Arena(budget, "host", 2 << 20)
+    budget = CacheBudget(None)
+    arena = TensorArena(budget, "host", 2 << 20)
     slots = [arena.hold(torch.zeros(n, dtype=torch.uint8)) for n in (1, 256, 257, 1000)]
     stats = arena.stats()
     assert (stats.payload_bytes, stats.packed_bytes, stats.tensors) == (1514, 256 + 256 + 512 + 1024, 4)
@@ -65,7 +65,7 @@ def test_arena_accounts_for_every_byte() -> None:
 
 
 def test_arena_place_is_not_used_again_while_a_view_lives() -> None:
-    arena = Arena(Budget(None), "host", 2 << 20)
+    arena = TensorArena(CacheBudget(None), "host", 2 << 20)
     slot = arena.hold(torch.full((64,), 7.0))
     view = slot.tensor.detach()[3:]
     arena.release(slot)
@@ -77,7 +77,7 @@ def test_arena_place_is_not_used_again_while_a_view_lives() -> None:
 
 
 def test_arena_empty_blocks_serve_other_sizes() -> None:
-    arena = Arena(Budget(None), "host", 2 << 20)
+    arena = TensorArena(CacheBudget(None), "host", 2 << 20)
     for size in (300_000, 500_000, 700_000):
         slots = [arena.hold(torch.zeros(size, dtype=torch.uint8)) for _ in range(4)]
         for slot in slots:
@@ -87,8 +87,8 @@ def test_arena_empty_blocks_serve_other_sizes() -> None:
 
 
 def test_arena_limit_is_exact_and_shared() -> None:
-    budget = Budget(1024)
-    one, other = Arena(budget, "host"), Arena(budget, "device")
+    budget = CacheBudget(1024)
+    one, other = TensorArena(budget, "host"), TensorArena(budget, "device")
     kept = [one.hold(torch.zeros(512, dtype=torch.uint8)), other.hold(torch.zeros(512, dtype=torch.uint8))]
     with pytest.raises(ArenaFull, match="limit of 1024 bytes"):
         one.hold(torch.zeros(1, dtype=torch.uint8))
@@ -98,9 +98,9 @@ def test_arena_limit_is_exact_and_shared() -> None:
 def test_arena_leaves_memory_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     # No process can make a real machine run out of memory for a test.
     monkeypatch.setattr(tensor_arena, "memory_limits", lambda: [Limit("machine", "free memory", 1 << 20)])
-    budget = Budget(None)
+    budget = CacheBudget(None)
     with pytest.raises(ArenaFull, match="free memory"):
-        Arena(budget, "host").hold(torch.zeros(4))
+        TensorArena(budget, "host").hold(torch.zeros(4))
     assert budget.used == 0
 
 
@@ -118,7 +118,7 @@ def test_arena_refuses_what_a_view_cannot_stand_for() -> None:
 
 def test_arena_entries_admitted_in_inference_mode_still_have_versions() -> None:
     with torch.inference_mode():
-        slot = Arena(Budget(None), "host").hold(torch.ones(3))
+        slot = TensorArena(CacheBudget(None), "host").hold(torch.ones(3))
         served = slot.tensor.detach()
     served.add_(1)
     assert slot.written_to
@@ -128,11 +128,11 @@ ON_THE_DRIVER = """
 import torch
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
-from simpletuner.gh200.caches.blocks import ArenaFull, Budget, CudaBytes
+from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget, CudaBytes
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.caches.arena import Arena
+from simpletuner.gh200.caches.arena import TensorArena
 begin_memory_run(CacheOptions(hints=True))
-arena = Arena(Budget(None), "device", 2 << 20)
+arena = TensorArena(CacheBudget(None), "device", 2 << 20)
 assert arena.managed
 """
 

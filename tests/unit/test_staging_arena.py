@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from simpletuner.gh200.datasets import segment as staging_segment
-from simpletuner.gh200.datasets.arena import Arena, ArenaDamaged, Handle, Row, attach, create_arena, memory_file
+from simpletuner.gh200.datasets.arena import ArenaDamaged, Handle, Row, SharedArena, attach, create_arena, memory_file
 from simpletuner.gh200.datasets.codecs import NAMES
 from simpletuner.gh200.datasets.listing import Kinds, forget_changed, list_dataset
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
@@ -50,11 +50,11 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def staged_names(arena: Arena) -> set[str]:
+def staged_names(arena: SharedArena) -> set[str]:
     return {name for name, _ in arena.names()}
 
 
-def get(arena: Arena, path: Path) -> bytes:
+def get(arena: SharedArena, path: Path) -> bytes:
     number = arena.find(str(path))
     assert number is not None, path
     return arena.read(number)

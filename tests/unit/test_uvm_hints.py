@@ -15,12 +15,12 @@ import torch
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.caches.blocks import Budget
+from simpletuner.gh200.caches.blocks import CacheBudget
 from simpletuner.gh200.memory.driver import *
-from simpletuner.gh200.caches.arena import Arena
+from simpletuner.gh200.caches.arena import TensorArena
 def start(**options):
     begin_memory_run(CacheOptions(hints=True, **options))
-    return Arena(Budget(None), "device", 8 << 20)
+    return TensorArena(CacheBudget(None), "device", 8 << 20)
 """
 
 

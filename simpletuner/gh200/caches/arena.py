@@ -15,7 +15,7 @@ from ..memory import hints as uvm
 from ..memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from ..memory.limits import memory_limits
 from ..memory.pages import extent
-from .blocks import ArenaFull, Block, Budget, Slot
+from .blocks import ArenaFull, Block, CacheBudget, Slot
 
 logger = logging.getLogger("gh200.arena")
 
@@ -46,10 +46,10 @@ class ArenaStats:
     tensors: int
 
 
-class Arena:
+class TensorArena:
     """Packs tensors into blocks; a freed place is used again once no tensor refers to it any more."""
 
-    def __init__(self, budget: Budget, consumer: Consumer, block_size: int = BLOCK_SIZE) -> None:
+    def __init__(self, budget: CacheBudget, consumer: Consumer, block_size: int = BLOCK_SIZE) -> None:
         self._budget, self._consumer, self._block_size = budget, consumer, block_size
         self._lock = threading.Lock()
         self._blocks: list[Block] = []

@@ -19,7 +19,7 @@ class ArenaFull(Exception):
     """There is no room for an entry; the message says which bound was met."""
 
 
-class Budget:
+class CacheBudget:
     """The byte limit several arenas share; counts packed bytes, padding included."""
 
     def __init__(self, limit: int | None) -> None:

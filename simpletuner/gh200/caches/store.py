@@ -16,8 +16,8 @@ import torch
 from ..memory import hints as uvm
 from ..memory.driver import CudaError, Driver, load_driver
 from ..settings.cache_options import CacheOptions
-from .arena import Arena, ArenaStats, Consumer
-from .blocks import ArenaFull, Budget, Slot, holdable
+from .arena import ArenaStats, Consumer, TensorArena
+from .blocks import ArenaFull, CacheBudget, Slot, holdable
 
 logger = logging.getLogger("gh200.cache")
 
@@ -46,7 +46,7 @@ class Entry:
     __slots__ = ("arena", "generation", "signature", "slots", "template")
 
     def __init__(
-        self, template: Any, slots: tuple[Slot, ...], arena: Arena, generation: int, signature: Signature
+        self, template: Any, slots: tuple[Slot, ...], arena: TensorArena, generation: int, signature: Signature
     ) -> None:
         self.template, self.slots, self.arena = template, slots, arena
         self.generation, self.signature = generation, signature
@@ -76,8 +76,8 @@ class CacheStore:
     """All unified-memory entries of this process, by file; caches that share a directory share entries."""
 
     def __init__(self, options: CacheOptions) -> None:
-        self._budget = Budget(byte_limit(options))
-        self._arenas: dict[Consumer, Arena] = {}
+        self._budget = CacheBudget(byte_limit(options))
+        self._arenas: dict[Consumer, TensorArena] = {}
         self._entries: dict[str, Entry] = {}
         self._by_pointer: dict[int, Slot] = {}
         self._lock = threading.RLock()
@@ -161,7 +161,7 @@ class CacheStore:
             if trim is not None:
                 trim(0)
 
-    def _take_in(self, node: Any, arena: Arena, slots: list[Slot]) -> Any:
+    def _take_in(self, node: Any, arena: TensorArena, slots: list[Slot]) -> Any:
         kind = type(node)
         if kind in _PLAIN_TYPES:
             return node
@@ -180,9 +180,9 @@ class CacheStore:
         rest = "later entries are read from disk" if full else "such entries are read from disk every time"
         self._say(type(reason).__name__, f"GH200 caches: {reason}; {rest}")
 
-    def _arena(self, consumer: Consumer) -> Arena:
+    def _arena(self, consumer: Consumer) -> TensorArena:
         if consumer not in self._arenas:
-            self._arenas[consumer] = Arena(self._budget, consumer)
+            self._arenas[consumer] = TensorArena(self._budget, consumer)
         return self._arenas[consumer]
 
     def drop(self, key: str) -> None:

@@ -90,7 +90,7 @@ def _close(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-class Arena:
+class SharedArena:
     """Files in RAM by absolute path. A forgotten file is forgotten in every attached process at once, for good."""
 
     def __init__(self, index: int, flags: int, segments: Sequence[int]) -> None:
@@ -180,7 +180,7 @@ class Arena:
 
 def create_arena(
     root: str, codec: str | None, rows: Sequence[Row], names: Sequence[tuple[str, int]], segments: Sequence[int]
-) -> Arena:
+) -> SharedArena:
     """Seals filled segments (it owns them from here on) and writes the index; names are absolute paths below root."""
     segments = [_sealed_reader(segment) for segment in segments]
     below = len(root.rstrip("/")) + 1
@@ -202,10 +202,10 @@ def create_arena(
         file.write(b"\0".join(os.fsencode(name[below:]) for name, _ in names))
     os.ftruncate(flags, len(rows))
     fcntl.fcntl(flags, fcntl.F_ADD_SEALS, _FIXED_SIZE)
-    return Arena(_sealed_reader(index), flags, segments)
+    return SharedArena(_sealed_reader(index), flags, segments)
 
 
-def attach(handle: Handle) -> Arena:
+def attach(handle: Handle) -> SharedArena:
     """Maps the arena of another process; OSError where the system refuses or that process has let go of it."""
     opened: list[int] = []
     try:
@@ -219,7 +219,7 @@ def attach(handle: Handle) -> Arena:
         _close(opened)
         raise
     _check_index(opened[0], handle)
-    arena = Arena(opened[0], opened[1], opened[2:])
+    arena = SharedArena(opened[0], opened[1], opened[2:])
     arena.check(handle)
     return arena
 

@@ -14,7 +14,7 @@ from simpletuner.helpers.training import audio_file_extensions, image_file_exten
 
 from ..errors import GH200Error
 from ..settings.dataset_file import in_memory_options
-from .arena import Arena, Handle, attach
+from .arena import Handle, SharedArena, attach
 from .listing import Kinds, forget_changed
 from .rendezvous import Run, meeting_point, share
 from .sites import REPRESENTATION_KEY
@@ -40,7 +40,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
     ) -> None:
         super().__init__(accelerator=accelerator, id=id, compress_cache=compress_cache)
         self.options = in_memory_options(options)
-        self._arena: Arena | None = None
+        self._arena: SharedArena | None = None
         if instance_data_dir is not None:
             self._arena = self._staged_or_attached(os.path.abspath(instance_data_dir))
         self._join_the_run()
@@ -49,10 +49,10 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         if (known := staged()) is not None:
             known.backends.add(self)
 
-    def _staged_or_attached(self, root: str) -> Arena | None:
+    def _staged_or_attached(self, root: str) -> SharedArena | None:
         run = Run.from_environment()
 
-        def fill() -> Arena:
+        def fill() -> SharedArena:
             return stage(self.id, root, self.options, _KINDS)
 
         if run is None:
@@ -169,7 +169,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         if self._arena is not None:
             self._report_changes(self._arena)
 
-    def _report_changes(self, arena: Arena) -> None:
+    def _report_changes(self, arena: SharedArena) -> None:
         report_files(self.id, "are not what was staged any more and are read from disk", forget_changed(arena))
 
     def release(self) -> None:

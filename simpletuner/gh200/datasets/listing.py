@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..errors import GH200Error
-from .arena import Arena, Row
+from .arena import Row, SharedArena
 
 # Upstream keeps these up to date while it runs; a copy would show one rank what another has replaced.
 _REWRITTEN_PREFIX = "aspect_ratio_bucket_"
@@ -141,7 +141,7 @@ def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
             os.close(descriptor)
 
 
-def forget_changed(arena: Arena) -> list[str]:
+def forget_changed(arena: SharedArena) -> list[str]:
     """Takes files that are no longer what was staged out of the arena; returns all their names with the reason."""
     problems = []
     forgotten: set[int] = set()

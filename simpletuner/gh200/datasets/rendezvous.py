@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import GH200Error
 from ..memory.numa import cpu_node
-from .arena import Arena, ArenaDamaged, Handle, attach
+from .arena import ArenaDamaged, Handle, SharedArena, attach
 
 logger = logging.getLogger("gh200.in_memory")
 
@@ -66,8 +66,8 @@ def meeting_point(run: Run, dataset: str, root: str, *, folder: Path | None = No
 
 
 def share(
-    path: Path, stage: Callable[[], Arena], attached: Callable[[Arena], None], patience: float = 0
-) -> Arena | None:
+    path: Path, stage: Callable[[], SharedArena], attached: Callable[[SharedArena], None], patience: float = 0
+) -> SharedArena | None:
     """The arena staged here, or a sibling's, which `attached` is then shown; None where the system refuses."""
     # Who was seen at work: only then does a free lock mean that it died. Otherwise it is left over from an earlier run.
     watched: int | None = None
@@ -113,7 +113,7 @@ def _failure(pid: int, record: _Record, path: Path) -> StagerFailed:
     )
 
 
-def _stage_for_all(path: Path, descriptor: int, stage: Callable[[], Arena]) -> Arena:
+def _stage_for_all(path: Path, descriptor: int, stage: Callable[[], SharedArena]) -> SharedArena:
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
     _write_line(descriptor, {"pid": os.getpid()})

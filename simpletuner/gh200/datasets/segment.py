@@ -34,7 +34,7 @@ class Placed(NamedTuple):
     compressed: bool
 
 
-class Segment:
+class MemorySegment:
     """Takes one file at a time; the kernel would let no more than one writer into a memory file either."""
 
     def __init__(self, number: int) -> None:

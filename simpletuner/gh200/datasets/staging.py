@@ -17,10 +17,10 @@ from ..errors import GH200Error
 from ..memory.limits import GB, Limit, memory_limits, over_limit
 from ..memory.numa import keep_to_cpu_memory
 from ..run import current
-from .arena import Arena, Row, create_arena
+from .arena import Row, SharedArena, create_arena
 from .codecs import Codec, load_codec
 from .listing import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
-from .segment import Segment, SourceChanged, estimated_room, room_for_all
+from .segment import MemorySegment, SourceChanged, estimated_room, room_for_all
 
 if TYPE_CHECKING:
     from ..settings.schema import InMemory
@@ -36,7 +36,7 @@ _KINDS = Kinds()
 
 
 @dataclass
-class Budget:
+class StagingBudget:
     """The bytes all threads together may still take."""
 
     limit: Limit
@@ -59,7 +59,7 @@ class Job:
     options: InMemory
     kinds: Kinds
     codec: Codec | None
-    budget: Budget
+    budget: StagingBudget
     rows: list[Row | None]
     numbers: Iterator[int]
     problems: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Job:
 class Worker:
     """A thread and the segment it appends to; with many threads, some share one and read ahead while they wait."""
 
-    def __init__(self, job: Job, segment: Segment, shares: bool) -> None:
+    def __init__(self, job: Job, segment: MemorySegment, shares: bool) -> None:
         self.job, self.segment, self.shares = job, segment, shares
         self.done_bytes = 0
 
@@ -99,7 +99,7 @@ class Worker:
             raise over_limit(job.dataset, need, job.budget.limit, estimated=True, compressed=job.codec is not None)
 
 
-def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds = _KINDS) -> Arena:
+def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds = _KINDS) -> SharedArena:
     """Checks the limits, then reads the whole folder into a new arena; one log line at the end says what was done."""
     began = time.monotonic()
     codec = load_codec(options.compression)
@@ -113,9 +113,11 @@ def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: 
         )
     limit = check_limits(dataset, listing, options, codec)
     rows: list[Row | None] = [None] * len(listing.files)
-    job = Job(dataset, listing, options, kinds, codec, Budget(limit), rows, itertools.count(), list(listing.problems))
+    job = Job(
+        dataset, listing, options, kinds, codec, StagingBudget(limit), rows, itertools.count(), list(listing.problems)
+    )
     count = min(options.workers, len(listing.files))
-    segments = [Segment(number) for number in range(min(count, _MOST_SEGMENTS))]
+    segments = [MemorySegment(number) for number in range(min(count, _MOST_SEGMENTS))]
     workers = [Worker(job, segments[number % len(segments)], count > len(segments)) for number in range(count)]
     try:
         _run(job, workers)
@@ -172,7 +174,7 @@ def _progress_bar(job: Job):  # type: ignore[no-untyped-def]
         yield bar
 
 
-def _arena_of(job: Job, segments: list[int]) -> Arena:
+def _arena_of(job: Job, segments: list[int]) -> SharedArena:
     """Only what was staged gets a number; the rest of the names stay on disk."""
     rows = [row for row in job.rows if row is not None]
     numbers = {old: new for new, old in enumerate(old for old, row in enumerate(job.rows) if row is not None)}
