@@ -24,7 +24,8 @@ streams, copies, pinned memory) above a strict runtime and driver, with kernels 
 
 Set for single runs in the environment: CUDA_VISIBLE_DEVICES works as ever; STAND_IN_LOG=FILE logs every call;
 STAND_IN_TRACE_VIOLATIONS=1 prints the Python stack of each violation; STAND_IN_BACKEND=gloo makes torch.distributed
-take gloo where it is asked for NCCL; STAND_IN_FAIL=NAME with STAND_IN_FAIL_AFTER, STAND_IN_FAIL_TIMES and
+take gloo where it is asked for NCCL; STAND_IN_RANDOM=cpu draws from the CPU's generator wherever the device's default
+one is meant, to compare a run with one on the CPU; STAND_IN_FAIL=NAME with STAND_IN_FAIL_AFTER, STAND_IN_FAIL_TIMES and
 STAND_IN_FAIL_CODE lets one function fail; STAND_IN_VERSION=12090 is an older driver.
 
 Not played: speed, asynchrony, page faults of the GPU, NCCL, CUDA graphs, compiled and Triton kernels.

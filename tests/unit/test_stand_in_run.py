@@ -244,3 +244,16 @@ def test_stand_in_compiles_for_aarch64(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     machine = (Path(done.stdout.strip()) / "libcuda.so.1").read_bytes()[18:20]
     assert int.from_bytes(machine, "little") == 183  # EM_AARCH64
+
+
+def test_stand_in_draws_like_the_cpu_where_asked(tmp_path: Path) -> None:
+    code = """
+import torch
+drawn = []
+for device in ("cpu", "cuda"):
+    torch.manual_seed(3)
+    drawn.append((torch.randn(50, device=device).cpu(), torch.rand(7, device=device).cpu()))
+print(all(torch.equal(a, b) for a, b in zip(*drawn)))
+"""
+    same = run([], [sys.executable, "-c", code], tmp_path / "report", environment={"STAND_IN_RANDOM": "cpu"})
+    assert (same.code, same.output) == (0, "True\n"), same.errors

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import torch
+
+# The CPU's own stream instead, so that a run can be compared with the same run on the CPU.
+DRAWS_LIKE_THE_CPU = os.environ.get("STAND_IN_RANDOM") == "cpu"
 
 OFFSET_STEP = 4  # CUDA's generators count in fours
 MASK = (1 << 64) - 1
@@ -22,6 +26,8 @@ def _mixed(seed: int, offset: int) -> int:
 
 def cpu_generator(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
     """A CPU generator for one operation; the CUDA one moves on, as after a real kernel."""
+    if generator is None and DRAWS_LIKE_THE_CPU:
+        return torch.default_generator
     if generator is None:
         generator = torch.cuda.default_generators[device.index]
     with _lock:
