@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from accelerate import Accelerator
 from torch import nn
@@ -26,7 +28,7 @@ def main() -> None:
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(gradients, expected, strict=True)), (gradients, expected)
     optimizer.step()
     accelerator.wait_for_everyone()
-    print("RIGHT", rank, flush=True)
+    os.write(1, f"RIGHT {rank}\n".encode())  # in one piece: two ranks share the terminal
     accelerator.end_training()
 
 
