@@ -56,7 +56,8 @@ def write_wheel(folder: Path, name: str, version: str, body: str = "") -> str:
     wheel = folder / f"{module}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in (files | {f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}).items():
-            archive.writestr(path, text)
+            # Without a date of its own an entry gets the time: the same wheel, written twice, would have two hashes.
+            archive.writestr(zipfile.ZipInfo(path), text)
     return f"{name}=={version} \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
 
 
