@@ -20,6 +20,7 @@ def memory(_: Path) -> Seen:
     from simpletuner.gh200.caches.arena import TensorArena
     from simpletuner.gh200.caches.blocks import CacheBudget
     from simpletuner.gh200.memory import hints as uvm
+    from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
     from simpletuner.gh200.memory.driver import load_driver
 
     uvm.set_uvm_hint_override(True)
@@ -30,7 +31,7 @@ def memory(_: Path) -> Seen:
     slots = [arena.hold(tensor) for tensor in tensors]
     hints = (uvm.prefer_cpu_residency, uvm.prefer_gpu_residency, uvm.prefetch_to_device)
     answers = {f"{hint.__name__}, {name}": hint(tensor) for hint in hints for name, tensor in _of(slots[1], tensors[1])}
-    uvm.optimize_batch_for_gh200({"latents": slots[0].tensor, "text": [tensors[0], {"mask": tensors[3]}]})
+    optimize_batch_for_gh200({"latents": slots[0].tensor, "text": [tensors[0], {"mask": tensors[3]}]})
     seen = {
         "driver": str(load_driver()),
         "managed": arena.managed,

@@ -16,7 +16,7 @@ _EXPORTS = {
     "StateHooks": "state",
     "TrainerHooks": "trainer",
     "gh200_uvm_enabled": "memory.hints",
-    "optimize_batch_for_gh200": "memory.hints",
+    "optimize_batch_for_gh200": "memory.batch",
     "prefer_cpu_residency": "memory.hints",
     "prefer_gpu_residency": "memory.hints",
     "prefetch_to_device": "memory.hints",

@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any
 
-from .memory.driver import Driver, DriverUnavailable, load_driver
+from .memory.driver import CudaError, Driver, DriverUnavailable, load_driver
+from .memory.hbm import CDMM, kept_by_the_driver
 from .memory.hints import Hints
 from .settings.cache_options import CacheOptions
 from .settings.schema import Settings
@@ -128,6 +129,7 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
     """Ends the run before it in this process; says what of the settings this machine can do. Logging is the caller's."""
     end()
     run = Run(settings, options)
+    run.at_end(run.hints.close)
     driver = load_driver()
     memory = "managed memory" if isinstance(driver, Driver) else "plain RAM: there is no CUDA driver here"
     for feature in (VAE_CACHE, TEXT_CACHE):
@@ -137,12 +139,21 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
         if isinstance(driver, DriverUnavailable):
             run.report_unavailable(HINTS, driver.what)
         else:
-            run.report_on(HINTS, f"policy {settings.optimizations.uvm_access_pattern}")
+            run.report_on(HINTS, _policy(settings.optimizations.uvm_access_pattern))
     if ASKED[IN_MEMORY](settings):
         run.report_on(IN_MEMORY, ", ".join(settings.in_memory))
     StateHooks.set_gh200_runtime_config(run)
     atexit.register(end)
     return run
+
+
+def _policy(asked: str) -> str:
+    try:
+        # Before the Accelerator nobody knows the run's GPU; those of one machine have one mode.
+        kept = asked != "cpu_first" and kept_by_the_driver(0)
+    except CudaError as error:
+        return f"policy {asked}, unless HBM turns out to be no memory of the CPU's ({error})"
+    return f"policy cpu_first instead of {asked}: {CDMM}" if kept else f"policy {asked}"
 
 
 def end() -> None:

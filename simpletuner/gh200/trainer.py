@@ -62,11 +62,13 @@ class TrainerHooks:
     def _prepare_gh200_ramp(self) -> None:
         """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
         from . import run, run_log
+        from .memory.affinity import bind_beside
         from .ramp.apply import build_ramp
 
         current = run.current()
         if current is not None:
             current.hints.device = getattr(self.accelerator.device, "index", None)
+            bind_beside(current.hints.device)
         try:
             self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
         except GH200Error as error:
@@ -89,10 +91,12 @@ class TrainerHooks:
         """Right before a micro-batch is accumulated."""
         if StateHooks._gh200_run is None:
             return
+        from .caches.sites import micro_batch_begins
         from .datasets.sites import epoch_started
-        from .memory.hints import optimize_batch_for_gh200
+        from .memory.batch import optimize_batch_for_gh200
 
         self._gh200_step = step
+        micro_batch_begins(self.state["global_step"])
         self._apply_dynamic_gradient_accumulation()
         if self.state["current_epoch"] != self._gh200_epoch:
             self._gh200_epoch = self.state["current_epoch"]

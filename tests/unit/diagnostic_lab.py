@@ -14,7 +14,7 @@ from simpletuner.gh200.diagnostic import command as diagnostic
 from simpletuner.gh200.diagnostic.checks.table import Finding
 from simpletuner.gh200.diagnostic.facts import Facts
 from simpletuner.gh200.diagnostic.machine import Machine, Ran
-from simpletuner.gh200.memory.driver import BindingsMissing, DeviceAttribute, DriverUnavailable
+from simpletuner.gh200.memory.driver import BindingsMissing, CudaError, DeviceAttribute, DriverUnavailable
 from simpletuner.gh200.settings.transport import loaded_config
 
 REPO = Path(__file__).resolve().parents[2]
@@ -71,6 +71,11 @@ class RecordedDriver:
 
     def device_name(self, device: int) -> str:
         return self._answers["names"][device]
+
+    def device_uuid(self, device: int) -> str:
+        if "uuids" not in self._answers:
+            raise CudaError("cuDeviceGetUuid", "CUDA_ERROR_NOT_SUPPORTED")
+        return self._answers["uuids"][device]
 
     def device_attribute(self, attribute: DeviceAttribute, device: int) -> int:
         return self._answers["attributes"][device][str(int(attribute))]

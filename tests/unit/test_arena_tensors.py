@@ -12,7 +12,7 @@ from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget, holdable
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.gpu_stand_in.stand_in import Machine
+from tests.gpu_stand_in.stand_in import Machine, read_log
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -155,16 +155,20 @@ assert arena.close() == 0
     assert [call["pointer"] for call in machine.calls("cuMemFree_v2")] == advised[::-1]
 
 
-def test_arena_blocks_in_use_are_left_and_readable(machine: Machine) -> None:
+def test_arena_blocks_in_use_stay_readable_and_are_freed_after_the_last_tensor(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + """
+from simpletuner.gh200.memory.driver import load_driver
 view = arena.hold(torch.full((1 << 18,), 5.0)).tensor.detach()
 assert arena.close() == 1
 assert view.eq(5).all()
+load_driver().memory_info(0)
+del view
 """
     )
-    assert not machine.calls("cuMemFree_v2")
+    names = [name for name, _ in read_log(machine.log) if name in ("cuMemGetInfo_v2", "cuMemFree_v2")]
+    assert names[-2:] == ["cuMemGetInfo_v2", "cuMemFree_v2"], names
 
 
 def test_arena_closes_when_the_driver_is_already_gone(machine: Machine) -> None:

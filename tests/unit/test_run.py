@@ -13,6 +13,7 @@ from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.caches.dirs import PrivateFolder
 from simpletuner.gh200.datasets.sites import dataset_entries, is_in_memory
 from simpletuner.gh200.memory import hints
+from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.run import Run, begin, current, end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.settings.sources import read_settings
@@ -52,7 +53,7 @@ def test_a_second_trainer_in_one_process_starts_clean(tmp_path: Path) -> None:
     torch.save(torch.ones(4), tmp_path / "1.pt")
     held = cache.cache_data_backend.torch_load(str(tmp_path / "1.pt"))
     dataset_entries([PHOTOS])
-    hints.optimize_batch_for_gh200({"latents": held})
+    optimize_batch_for_gh200({"latents": held})
     assert folder.is_dir() and cache_sites.known_finite(held) and is_in_memory(SimpleNamespace(id="photos"))
     assert first.hints.steps == 1
 

@@ -14,12 +14,13 @@ from tests.gpu_stand_in.stand_in import HERE, ROOT, CannotBuild, Ran, build, run
 
 CHECKS = HERE / "checks"
 SMALL = ["--devices", "2", "--hbm-mb", "4", "--managed-mb", "64"]
+BY_UUID = {"CUDA_VISIBLE_DEVICES": "GPU-72,GPU-57"}  # the second of them, then the first
 RUNS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "numa": ("modes", [*SMALL, "--mode", "numa"], {"CUDA_VISIBLE_DEVICES": "1"}),
     "cdmm": ("modes", [*SMALL, "--mode", "cdmm"], {"CUDA_VISIBLE_DEVICES": "1"}),
     "pcie": ("modes", [*SMALL, "--mode", "pcie"], {"CUDA_VISIBLE_DEVICES": "1"}),
     "misuse": ("misuse", SMALL, {}),
-    "fork": ("fork_caches", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
+    "fork": ("fork_caches", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], BY_UUID),
     "torch": ("torch_device", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
 }
 
@@ -119,4 +120,8 @@ def test_stand_in_report_of_a_torch_process(shared: Path) -> None:
 
 
 def test_stand_in_the_forks_caches_violate_nothing_on_a_second_device(shared: Path) -> None:
-    assert ran("fork", shared)[0].violations() == []
+    done = ran("fork", shared)[0]
+    assert done.violations() == []
+    (report,) = [report for report in done.reports if not report["forked_child"]]
+    left = report["left"]["driver"]
+    assert left == dict.fromkeys(left, 0), left

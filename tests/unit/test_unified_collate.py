@@ -19,7 +19,7 @@ from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.gpu_stand_in.stand_in import Machine
+from tests.gpu_stand_in.stand_in import Machine, read_log
 from tests.unit.unified_lab import Cache, FolderBackend, unified
 
 
@@ -82,26 +82,67 @@ from simpletuner.gh200.memory import hints as uvm
 def load(backend, n, size=40_000):
     torch.save(torch.full((size,), float(n)), f"{n}.pt")
     return backend.torch_load(f"{n}.pt")
+def trained(steps=2, since=0):
+    for step in range(since, since + steps + 1):
+        cache_sites.micro_batch_begins(step)
+def collated(latents):
+    # what collate does with them, up to the kernels
+    for latent in latents:
+        cache_sites._prefetch(held(), store().slot_of(latent))
+    assert all(cache_sites.known_finite(latent) for latent in latents)
+def prefetches():
+    return uvm.current().report()["hints"]["cache_prefetch"]
 """
 
 
-def test_unified_prefetch_is_on_a_side_stream_and_one_batch_ahead(machine: Machine) -> None:
-    said = machine.run(
+@pytest.mark.parametrize(("version", "calls"), [(13000, 2), (12090, 6)])
+def test_unified_prefetch_is_one_call_a_batch_and_the_reader_comes_after(
+    machine: Machine, version: int, calls: int
+) -> None:
+    machine.run(
         ON_THE_DRIVER
         + """
 begin_memory_run(unified())
 backend = Cache(FolderBackend()).cache_data_backend
-for batch in range(3):
-    latents = [load(backend, 10 * batch + n) for n in range(2)]
-    for latent in latents:
-        cache_sites._prefetch(held(), store().slot_of(latent))
-    assert all(cache_sites.known_finite(latent) for latent in latents)
-print(uvm.current().report()["hints"]["cache_prefetch"])
+latents = [load(backend, n) for n in range(6)]
+trained()
+for epoch in range(3):
+    collated(latents[::2])
+    collated(latents[1::2])
+assert prefetches() == {"applied": 2, "resident": 12}, prefetches()
+assert uvm.current().report()["hints"]["cache_order"] == {"applied": 2}
+end()
+""",
+        version=version,
+    )
+    moved = machine.calls("cuMemPrefetchBatchAsync" if version >= 13000 else "cuMemPrefetchAsync_v2")
+    assert len(moved) == calls and {call["result"] for call in moved} == {"0"}
+    log = [(name, call) for name, call in read_log(machine.log) if "Prefetch" in name or "Event" in name]
+    (stream,) = {call["stream"] for call in moved}
+    waits = [index for index, (name, _) in enumerate(log) if name == "cuStreamWaitEvent"]
+    for index in waits:
+        (recorded, event), (_, waited) = log[index - 1], log[index]
+        assert recorded == "cuEventRecord" and event["event"] == waited["event"] and event["stream"] == stream
+        assert waited["stream"] == "0" != stream, "the stream of the kernels that read"
+    assert len(waits) == 2
+    destroyed = [len(machine.calls(name)) for name in ("cuStreamDestroy_v2", "cuEventDestroy_v2")]
+    assert destroyed == [1, 1], "what a run makes goes with it"
+
+
+def test_unified_prefetch_of_neighbours_is_one_range(machine: Machine) -> None:
+    machine.run(
+        ON_THE_DRIVER
+        + """
+begin_memory_run(unified())
+backend = Cache(FolderBackend()).cache_data_backend
+latents = [load(backend, n) for n in range(4)]
+trained()
+collated(latents)
+assert prefetches() == {"applied": 1}
 """
     )
-    assert said.strip() == "{'applied': 6}"
-    streams = {call["stream"] for call in machine.calls("cuMemPrefetchAsync_v2")}
-    assert len(streams) == 1 and streams != {"0"}
+    (moved,) = machine.calls("cuMemPrefetchAsync_v2")
+    assert int(moved["bytes"]) == 10 * 65536, "four times 160,000 bytes, in whole pages"
 
 
 def test_unified_prefetch_steps_back_while_a_batch_is_still_moving(machine: Machine) -> None:
@@ -110,17 +151,117 @@ def test_unified_prefetch_steps_back_while_a_batch_is_still_moving(machine: Mach
         + """
 begin_memory_run(unified())
 backend = Cache(FolderBackend()).cache_data_backend
-for n in range(3):
-    cache_sites._prefetch(held(), store().slot_of(load(backend, n)))
-    cache_sites.known_finite(load(backend, n))
-assert uvm.current().report()["hints"]["cache_prefetch"] == {"stepped_back": 3}
+latents = [load(backend, n) for n in range(4)]
+trained()
+for latent in latents:
+    collated([latent])
+assert prefetches() == {"applied": 1, "stepped_back": 3}
 begin_memory_run(unified(access_pattern="cpu_first"))
 backend = Cache(FolderBackend()).cache_data_backend
-cache_sites._prefetch(held(), store().slot_of(load(backend, 9)))
+collated([load(backend, 9)])
 assert "cache_prefetch" not in uvm.current().report()["hints"]
 """,
         events_never_ready=1,
     )
+
+
+FREE = """
+from simpletuner.gh200.memory.driver import load_driver
+MIB = 1 << 20
+def free():
+    return load_driver().memory_info(0)[0]
+"""
+
+
+@pytest.mark.parametrize("since", [0, 1000])
+def test_unified_gpu_first_takes_of_hbm_what_training_leaves_less_a_margin(machine: Machine, since: int) -> None:
+    """In NUMA mode a page that prefers the GPU is made in HBM already by the CPU that fills it."""
+    machine.run(
+        ON_THE_DRIVER
+        + FREE
+        + f"""
+begin_memory_run(unified())
+whole = free()
+backend = Cache(FolderBackend()).cache_data_backend
+latents = [load(backend, n, MIB) for n in range(14)]
+assert free() == whole, "admission takes nothing that upstream would measure"
+collated(latents[:4])
+assert free() == whole and prefetches() == {{"beyond_share": 4}}
+trained(1, since={since})
+collated(latents[:4])
+assert free() == whole, "the first step is not over"
+trained(2, since={since})
+share = uvm.current().report()["hbm_share"]
+margin = 40 * MIB // 10
+assert share["bytes"] == whole - margin and share["given"] <= share["bytes"], share
+for start in range(0, 14, 2):
+    collated(latents[start:start + 2])
+assert margin <= free() < margin + 5 * MIB, free()
+assert prefetches()["beyond_share"] == 8 + 5 and prefetches()["applied"] == 5, prefetches()
+later = [load(backend, n, MIB) for n in range(14, 18)]
+collated(later)
+assert free() >= margin, "entries that come later are held to the same bound"
+assert [int(latent[0]) for latent in latents + later] == list(range(18))
+del latents, later
+end()
+assert free() == whole
+""",
+        mode="numa", hbm=40 << 20,
+    )  # fmt: skip
+
+
+def test_unified_share_of_hbm_is_measured_after_training_took_its_own(machine: Machine) -> None:
+    machine.run(
+        ON_THE_DRIVER
+        + FREE
+        + """
+begin_memory_run(unified(access_pattern="balanced"))
+backend = Cache(FolderBackend()).cache_data_backend
+latents = [load(backend, n, MIB) for n in range(4)]
+cache_sites.micro_batch_begins(0)
+with load_driver().on_device(0):
+    load_driver().call("cuMemAlloc", 32 * MIB)
+cache_sites.micro_batch_begins(1)
+cache_sites.micro_batch_begins(2)
+assert uvm.current().report()["hbm_share"]["bytes"] == 4 * MIB
+collated(latents)
+assert free() == 4 * MIB and prefetches() == {"beyond_share": 3, "applied": 1}
+""",
+        mode="numa", hbm=40 << 20,
+    )  # fmt: skip
+
+
+def test_unified_cdmm_is_cpu_first_whatever_is_asked(machine: Machine) -> None:
+    """There a page in HBM cannot be mapped by the CPU, and ordinary memory never moves."""
+    machine.run(
+        ON_THE_DRIVER
+        + FREE
+        + """
+from simpletuner.gh200 import run
+from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.settings.sources import read_settings
+raw = {"gh200_optimizations": {"enable_uvm_hints": True, "uvm_access_pattern": "gpu_first"}}
+settings = read_settings(raw, {})
+begun = run.begin(settings, CacheOptions.from_settings(settings))
+assert "cpu_first instead of gpu_first" in begun.on[run.HINTS] and "CDMM" in begun.on[run.HINTS], begun.on
+begin_memory_run(unified())
+whole = free()
+backend = Cache(FolderBackend()).cache_data_backend
+latents = [load(backend, n) for n in range(4)]
+trained()
+collated(latents)
+optimize_batch_for_gh200({"latents": latents})
+report = uvm.current().report()["hints"]
+assert "cache_prefetch" not in report and "prefetch" not in report and report["prefer_cpu"] == {"applied": 4}, report
+ordinary = torch.randn(100_000)
+assert uvm.prefetch_to_device(ordinary) == uvm.prefer_gpu_residency(ordinary) == "unsupported"
+assert uvm.prefetch_to_device(latents[0]) == "applied", "what a caller asks for is done where it can be"
+assert free() < whole
+""",
+        mode="cdmm",
+    )
+    assert {call["type"] for call in machine.calls("cuMemAdvise_v2") if call["advice"] == "3"} == {"2"}
 
 
 def test_unified_managed_caches_obey_the_ratio_and_end_in_order(machine: Machine) -> None:
@@ -140,8 +281,7 @@ end()
         hbm=1 << 20,
     )
     assert len(machine.calls("cuMemFree_v2")) == len(machine.calls("cuMemAllocManaged")) == 2
-    # latents go to the GPU, text embeddings are put together on the CPU
-    assert [call["type"] for call in machine.calls("cuMemAdvise_v2") if call["advice"] == "3"] == ["1", "2"]
+    assert [call["type"] for call in machine.calls("cuMemAdvise_v2") if call["advice"] == "3"] == ["2", "2"]
 
 
 ENTRIES = [

@@ -7,6 +7,7 @@ import torch
 
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.gpu_stand_in.stand_in import Machine
 
@@ -14,6 +15,7 @@ PREAMBLE = """
 import torch
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.caches.blocks import CacheBudget
 from simpletuner.gh200.memory.driver import *
@@ -99,9 +101,9 @@ assert uvm.prefetch_to_device(arena.hold(torch.ones(9)).tensor) == "unsupported"
 @pytest.mark.parametrize(
     ("pattern", "advice", "prefetches"),
     [
-        ("gpu_first", [("3", "1"), ("5", "2"), ("3", "1")], 1),
+        ("gpu_first", [("3", "2"), ("5", "1"), ("3", "1")], 1),
         ("cpu_first", [("3", "2"), ("5", "1"), ("3", "2")], 0),
-        ("balanced", [("1", "1")], 1),
+        ("balanced", [("3", "2"), ("5", "1")], 1),
     ],
 )
 def test_uvm_policies_in_block_advice_and_batch_hints(
@@ -112,7 +114,7 @@ def test_uvm_policies_in_block_advice_and_batch_hints(
         + f"""
 arena = start(access_pattern={pattern!r})
 batch = {{"conditioning": [{{"audio_latents": (arena.hold(torch.randn(100_000)).tensor,)}}], "prompts": ["a"], "mask": None}}
-assert uvm.optimize_batch_for_gh200(batch) is batch
+assert optimize_batch_for_gh200(batch) is batch
 """
     )
     assert [(call["advice"], call["type"]) for call in machine.calls("cuMemAdvise_v2")] == advice
@@ -150,7 +152,7 @@ assert held.sum().isfinite()
 @pytest.mark.parametrize("batch", [False, None, {}, []])
 def test_uvm_empty_batches_pass(batch: object) -> None:
     begin_memory_run(CacheOptions(hints=True))
-    assert uvm.optimize_batch_for_gh200(batch) is batch
+    assert optimize_batch_for_gh200(batch) is batch
     assert uvm.current().report()["steps"] == 0
 
 
@@ -164,7 +166,7 @@ def test_uvm_walk_finds_every_tensor_once() -> None:
         "prompts": ["a", "b"],
     }
     batch["itself"] = batch
-    assert sorted(tensor.numel() for tensor in uvm.batch_tensors(batch)) == [1, 2, 3, 4, 5]
+    assert sorted(tensor.numel() for tensor in batch_tensors(batch)) == [1, 2, 3, 4, 5]
 
 
 def test_uvm_override_wins_over_the_options_both_ways() -> None:
@@ -182,7 +184,7 @@ def test_uvm_counters_are_logged_every_so_many_steps(caplog: pytest.LogCaptureFi
     begin_memory_run(CacheOptions(hints=True, log_interval=2))
     with caplog.at_level("DEBUG", logger="gh200"):
         for _ in range(5):
-            uvm.optimize_batch_for_gh200({"latents": torch.ones(3)})
+            optimize_batch_for_gh200({"latents": torch.ones(3)})
     said = [record.getMessage() for record in caplog.records if "hints after" in record.getMessage()]
     assert [message.split(":")[0] for message in said] == ["GH200 hints after 2 steps", "GH200 hints after 4 steps"]
 
@@ -192,6 +194,7 @@ def test_uvm_environment_decides_before_a_run_is_configured(machine: Machine) ->
 import os
 os.environ.update({env!r})
 from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
 print(uvm.gh200_uvm_enabled(), uvm.current().options.access_pattern)
 """
     switched = {"SIMPLETUNER_GH200_ENABLE_UVM_HINTS": "1", "GH200_UVM_ACCESS_PATTERN": "balanced"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -17,6 +18,9 @@ from ..memory.limits import memory_limits
 from ..memory.pages import extent
 from .blocks import ArenaFull, Block, CacheBudget, Slot
 
+if TYPE_CHECKING:
+    from ..settings.schema import AccessPattern
+
 logger = logging.getLogger("gh200.arena")
 
 ALIGNMENT = 256
@@ -24,15 +28,12 @@ BLOCK_SIZE = 256 << 20
 BLOCK_ROUNDING = 2 << 20
 
 Consumer = Literal["device", "host"]
-# Which side reads the entries decides with the access pattern where their pages should live.
-_HOST_ADVICE = ((Advice.SET_PREFERRED_LOCATION, "host"), (Advice.SET_ACCESSED_BY, "device"))
-BLOCK_ADVICE: dict[tuple[str, Consumer], tuple[tuple[Advice, str], ...]] = {
-    ("gpu_first", "device"): ((Advice.SET_PREFERRED_LOCATION, "device"), (Advice.SET_ACCESSED_BY, "host")),
-    ("cpu_first", "device"): _HOST_ADVICE,
-    ("balanced", "device"): ((Advice.SET_READ_MOSTLY, "device"),),
-    ("gpu_first", "host"): _HOST_ADVICE,
-    ("cpu_first", "host"): _HOST_ADVICE,
-    ("balanced", "host"): _HOST_ADVICE,
+# A page that prefers the GPU is made in HBM by the CPU's own first write, where training wants the room: so all begin here.
+BLOCK_ADVICE = ((Advice.SET_PREFERRED_LOCATION, "host"), (Advice.SET_ACCESSED_BY, "device"))
+# What the GPU reads may go there once it is known how much training leaves.
+SHARE_ADVICE: dict[AccessPattern, tuple[tuple[Advice, str], ...]] = {
+    "gpu_first": ((Advice.SET_PREFERRED_LOCATION, "device"), (Advice.SET_ACCESSED_BY, "host")),
+    "balanced": ((Advice.SET_READ_MOSTLY, "device"),),
 }
 
 
@@ -136,7 +137,8 @@ class TensorArena:
         except (CudaError, OSError) as error:
             raise ArenaFull(f"a block of {size} bytes was refused: {error}") from error
         if self._driver is not None:
-            self._advise(block)
+            self._advise(block, BLOCK_ADVICE, block.size)
+            self._share_hbm(block)
         return block
 
     def _check_room(self, size: int) -> None:
@@ -146,15 +148,40 @@ class TensorArena:
         if size > tightest.bytes + on_gpu:
             raise ArenaFull(f"a block of {size} bytes does not fit: {tightest.name}, {tightest.bytes} bytes")
 
-    def _advise(self, block: Block) -> None:
+    def _advise(self, block: Block, advices: Iterable[tuple[Advice, str]], size: int) -> bool:
+        """From a block's beginning; whether all of it was applied."""
         places = {"device": Place(self.device), "host": HOST}
-        for advice, where in BLOCK_ADVICE[uvm.current().options.access_pattern, self._consumer]:
+        outcomes = set()
+        for advice, where in advices:
 
             def call(driver: Driver, advice: Advice = advice, place: Place = places[where]) -> uvm.Outcome:
-                driver.advise(block.pointer, block.size, advice, place, self.device)
+                driver.advise(block.pointer, size, advice, place, self.device)
                 return uvm.Outcome.APPLIED
 
-            uvm.attempt(f"block_{advice.name.lower()}", call)
+            outcomes.add(uvm.attempt(f"block_{advice.name.lower()}", call))
+        return outcomes <= {uvm.Outcome.APPLIED}
+
+    def share_hbm(self) -> None:
+        """Now that it is known how much of HBM there is for caches, the oldest blocks may go there."""
+        with self._lock:
+            for block in self._blocks if self._driver is not None else ():
+                self._share_hbm(block)
+
+    def _share_hbm(self, block: Block) -> None:
+        hints = uvm.current()
+        advices = SHARE_ADVICE.get(hints.policy())
+        if advices is None or self._consumer == "host":
+            return
+        size = hints.share.take(block.size - block.share)
+        if size and self._advise(block, advices, block.share + size):
+            block.share += size
+        else:
+            hints.share.give_back(size)
+
+    def may_move(self, pointer: int, size: int) -> bool | None:
+        """None for memory that is not in this arena."""
+        found = next((block for block in self._blocks if block.pointer <= pointer < block.pointer + block.size), None)
+        return None if found is None else found.may_move(pointer, size)
 
     def release(self, slot: Slot) -> None:
         """Forget a slot; its place is used again when the last tensor that shares it is gone."""
@@ -197,7 +224,7 @@ class TensorArena:
             return ArenaStats(self.managed, len(self._blocks), reserved, self._packed, self._payload, self._tensors)
 
     def close(self) -> int:
-        """Free the blocks, newest first; returns how many were left to the driver because tensors are still out."""
+        """Free the blocks, newest first; returns how many wait for tensors that are still out."""
         with self._lock:
             left = 0
             self._free.clear()
@@ -205,6 +232,7 @@ class TensorArena:
                 block = self._blocks.pop()
                 if block.in_use:
                     left += 1
+                    block.free_after_the_last_tensor()
                     continue
                 try:
                     block.free()

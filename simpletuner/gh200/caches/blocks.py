@@ -6,10 +6,12 @@ import ctypes
 import mmap
 import sys
 import threading
+import weakref
+from contextlib import suppress
 
 import torch
 
-from ..memory.driver import Driver, ManagedRange
+from ..memory.driver import CudaError, Driver, ManagedRange
 from ..memory.pages import covering_pages
 
 _cuda_lock = threading.Lock()
@@ -43,6 +45,7 @@ class Block:
     def __init__(self, size: int, driver: Driver | None, device: int) -> None:
         self.size, self.driver, self.device = size, driver, device
         self.cursor = self.live = 0
+        self.share = 0  # bytes from its beginning that may live in HBM
         if driver is None:
             self._mapping = mmap.mmap(-1, size)
             self.buffer: ctypes.Array[ctypes.c_ubyte] = (ctypes.c_ubyte * size).from_buffer(self._mapping)
@@ -54,26 +57,46 @@ class Block:
     def in_use(self) -> bool:
         return sys.getrefcount(self.buffer) > 2  # this object's own reference and the call's argument
 
+    def may_move(self, pointer: int, size: int) -> bool:
+        start, covered = covering_pages(pointer, size, ManagedRange(self.pointer, self.size))
+        return start + covered <= self.pointer + self.share
+
     def free(self) -> None:
         if self.driver is not None:
             self.driver.free(self.pointer, self.device)
+
+    def free_after_the_last_tensor(self) -> None:
+        if self.driver is not None:
+            # Not at the end of the process, where it goes anyway and a thread may still be reading.
+            weakref.finalize(self.buffer, _freed_quietly, self.driver, self.pointer, self.device).atexit = False
+
+
+def _freed_quietly(driver: Driver, pointer: int, device: int) -> None:
+    with suppress(CudaError):
+        driver.free(pointer, device)
 
 
 class Slot:
     """One held tensor: its view, the version it had when nothing had written to it, and its twin on the GPU."""
 
-    __slots__ = ("block", "cuda", "cuda_version", "finite", "offset", "span", "tensor", "version")
+    __slots__ = ("block", "cuda", "cuda_version", "finite", "moved", "offset", "span", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor, block: Block | None, offset: int, span: int) -> None:
         self.tensor, self.block, self.offset, self.span = tensor, block, offset, span
         self.version = tensor._version
         self.finite: bool | None = None
+        self.moved = False
         self.cuda: torch.Tensor | None = None
         self.cuda_version = 0
 
     @property
     def managed(self) -> bool:
         return self.block is not None and self.block.driver is not None
+
+    @property
+    def may_move(self) -> bool:
+        """Whether its pages are among those that may live in HBM."""
+        return self.block is not None and self.block.may_move(self.block.pointer + self.offset, self.span)
 
     def pages(self) -> tuple[int, int]:
         """The pages this tensor touches, rounded outward inside its block: what a prefetch moves."""

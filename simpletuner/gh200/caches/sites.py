@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from typing import Any, Literal
 
 import torch
 
 from ..memory import hints as uvm
-from ..memory.driver import Driver, Place
+from ..memory.driver import Driver
 from ..memory.pinning import pinning_impossible
 from ..run import Run, current
 from .arena import Consumer
 from .blocks import Slot
+from .next_batch import NextBatch
 from .store import CacheStore
 from .tier import UnifiedCacheTier
 
@@ -32,43 +32,14 @@ LIMITS_OF_THIS = (
 )
 
 
-class NextBatch:
-    """Moves the entries of the batch being put together to the GPU on a stream of its own, one batch ahead at most."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._stream = self._event = 0
-        self._collecting = self._behind = False
-
-    def move(self, slot: Slot) -> None:
-        uvm.attempt("cache_prefetch", lambda driver: self._move(driver, slot))
-
-    def _move(self, driver: Driver, slot: Slot) -> uvm.Outcome:
-        assert slot.block is not None
-        device = slot.block.device
-        with self._lock:
-            if not self._stream:
-                self._stream, self._event = driver.create_stream(device), driver.create_event(device)
-            if not self._collecting:
-                self._collecting, self._behind = True, not driver.event_reached(self._event, device)
-            if self._behind:
-                return uvm.Outcome.STEPPED_BACK
-            driver.prefetch(*slot.pages(), Place(device), self._stream, device)
-            driver.record_event(self._event, self._stream, device)
-        return uvm.Outcome.APPLIED
-
-    def collected(self) -> None:
-        """The batch is being checked: the next entry that is placed begins another one."""
-        self._collecting = False
-
-
 class HeldCaches:
     """The unified-memory caches of one run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.store: CacheStore | None = None
-        self.next_batch = NextBatch()
+        self.next_batch = NextBatch(run.hints)
+        run.hints.may_move = self._may_move
         run.at_end(self._close)
         run.at_end(self._summarise)
 
@@ -76,6 +47,9 @@ class HeldCaches:
         if self.store is None:
             self.store = CacheStore(self.run.options)
         return self.store
+
+    def _may_move(self, pointer: int, size: int) -> bool:
+        return self.store is None or self.store.may_move(pointer, size)
 
     def report(self) -> dict[str, Any]:
         """Counters and sizes for the runtime config, and what this is not."""
@@ -88,6 +62,7 @@ class HeldCaches:
         logger.info("GH200 memory summary: hints %s, errors %s, caches %s", *parts)
 
     def _close(self) -> None:
+        self.next_batch.forget()
         if self.store is not None:
             self.store.close()
 
@@ -136,6 +111,20 @@ def upstream_prefetches(args: Any) -> bool:
     return float(getattr(args, "dataloader_prefetch_device_threshold_mb", 0) or 0) > 0
 
 
+def micro_batch_begins(optimizer_step: int) -> None:
+    """Once training has taken its own memory, the caches are told how much of HBM is left for them."""
+    held = _in_use()
+    if held is None or held.store is None or not held.store.managed or not held.run.hints.share.due(optimizer_step):
+        return
+
+    def measure(driver: Driver) -> uvm.Outcome:
+        held.run.hints.share.measured(*driver.memory_info(uvm.cuda_device()))
+        return uvm.Outcome.APPLIED
+
+    if uvm.attempt("hbm_share", measure) is uvm.Outcome.APPLIED:
+        held.store.share_hbm()
+
+
 def placed_latent(latent: Any) -> Any | None:
     """What collate should use instead of a pinned copy of a held latent; None where upstream's way is right."""
     held = _in_use()
@@ -164,8 +153,8 @@ def _placed(held: HeldCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
 
 def _prefetch(held: HeldCaches, slot: Slot) -> None:
     options = held.run.options
-    if options.prefetch and options.access_pattern != "cpu_first":
-        held.next_batch.move(slot)
+    if options.prefetch and held.run.hints.policy() != "cpu_first":
+        held.next_batch.add(slot)
 
 
 def known_finite(tensor: torch.Tensor) -> bool:
@@ -173,7 +162,7 @@ def known_finite(tensor: torch.Tensor) -> bool:
     held = _in_use()
     if held is None or held.store is None:
         return False
-    held.next_batch.collected()
+    held.next_batch.go()
     mark: int | None = getattr(tensor, "_gh200_finite", None)
     if mark is not None:
         return mark == tensor._version

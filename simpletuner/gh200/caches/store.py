@@ -224,6 +224,18 @@ class CacheStore:
             self._said.add(once)
         logger.warning(message)
 
+    @property
+    def managed(self) -> bool:
+        return any(arena.managed for arena in self._arenas.values())
+
+    def share_hbm(self) -> None:
+        for arena in tuple(self._arenas.values()):
+            arena.share_hbm()
+
+    def may_move(self, pointer: int, size: int) -> bool:
+        """Whether memory may go to HBM: held entries within their share, and what is not held here at all."""
+        return all(arena.may_move(pointer, size) is not False for arena in tuple(self._arenas.values()))
+
     def stats(self) -> dict[str, ArenaStats]:
         return {consumer: arena.stats() for consumer, arena in self._arenas.items()}
 
@@ -246,4 +258,4 @@ class CacheStore:
             self._entries.clear()
             left = sum(arena.close() for arena in self._arenas.values())
             if left:
-                logger.debug("GH200 caches: %d blocks are left to the end of the process, tensors still use them", left)
+                logger.debug("GH200 caches: %d blocks are freed when the tensors that use them are gone", left)

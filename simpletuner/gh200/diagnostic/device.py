@@ -72,10 +72,10 @@ class Device:
         return where == self.ordinal
 
     def _wait(self) -> None:
-        self.driver.call("cuStreamSynchronize", self._stream)
+        self.driver.finish_stream(self._stream, self.ordinal)
 
     def close(self) -> None:
         try:
-            self.driver.call("cuStreamDestroy", self._stream)
+            self.driver.destroy_stream(self._stream, self.ordinal)
         except CudaError:
             pass  # after a fatal error every call fails; the test has told of it, and the stream goes with the process

@@ -8,12 +8,12 @@ from typing import Any
 
 from ..errors import GH200Error
 from ..memory.driver import BindingsMissing, DeviceAttribute, Driver
+from ..memory.hbm import NUMA_NODE
 from .machine import Machine, Ran
 
 SMI_SECONDS = 10.0
-SMI_FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.used")
+SMI_FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.used", "uuid")
 MIB = 1 << 20
-NUMA_NODE = 1  # the driver's value of NUMA_CONFIG for memory that is a node of its own
 ADDRESSING_MODES = {0: "NONE", 1: "HMM", 2: "ATS"}
 
 
@@ -32,6 +32,7 @@ class Gpu:
     c2c_links: int | None = None
     c2c_links_active: int | None = None
     attributes: dict[str, int] = field(default_factory=dict)
+    uuid: str | None = None
 
     @property
     def told(self) -> bool:
@@ -162,6 +163,7 @@ def _nvml_gpu(nvml: Any, index: int) -> Gpu:
         c2c_enabled=bool(c2c.isC2cEnabled) if c2c is not None else None,
         c2c_links=links,
         c2c_links_active=sum(state == 1 for state in states) if links is not None else None,
+        uuid=_asked(lambda: nvml.nvmlDeviceGetUUID(handle)),
     )
 
 
@@ -187,18 +189,21 @@ def _from_smi(smi: Ran, problems: dict[str, str]) -> tuple[list[Gpu], str | None
         major, _, minor = cells[3].partition(".")
         capability = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
         total, used = (int(cell) * MIB if cell.isdigit() else None for cell in cells[4:6])
-        found.append(Gpu(int(cells[0]), cells[1], capability, total, used))
+        found.append(Gpu(int(cells[0]), cells[1], capability, total, used, uuid=cells[6]))
     if not found:
         problems["nvidia-smi"] = smi.last_line if smi.output.strip() else "it lists no GPU"
     return found, version
 
 
 def _with_attributes(found: list[Gpu], driver: Driver, visible: str | None) -> list[Gpu]:
-    """Ordinals of CUDA and NVML are the same only where CUDA_VISIBLE_DEVICES does not reorder them."""
+    """CUDA and NVML number devices each in a way of their own; a UUID is the same to both."""
     by_index = {gpu.index: gpu for gpu in found}
+    by_uuid = {gpu.uuid: gpu.index for gpu in found if gpu.uuid}
     complete = []
     for device in range(driver.device_count):
-        gpu = by_index.pop(_physical(device, visible), None) or Gpu(device, driver.device_name(device))
+        uuid = _asked(driver.device_uuid, device)
+        index = by_uuid.get(uuid, _physical(device, visible))
+        gpu = by_index.pop(index, None) or Gpu(device, driver.device_name(device), uuid=uuid)
         attributes = {}
         for attribute in DeviceAttribute:
             value = _asked(driver.device_attribute, attribute, device)
@@ -210,6 +215,7 @@ def _with_attributes(found: list[Gpu], driver: Driver, visible: str | None) -> l
 
 
 def _physical(device: int, visible: str | None) -> int:
+    """What CUDA_VISIBLE_DEVICES says, where no source tells UUIDs."""
     listed = [part.strip() for part in (visible or "").split(",") if part.strip()]
     named = listed[device] if device < len(listed) else ""
     return int(named) if named.isdigit() else device

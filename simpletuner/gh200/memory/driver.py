@@ -2,96 +2,50 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import ModuleType
 from typing import Any
+from uuid import UUID
 
-from ..errors import GH200Error
+from .words import (
+    HOST,
+    Advice,
+    BindingsMissing,
+    CudaError,
+    DeviceAttribute,
+    DriverUnavailable,
+    ManagedRange,
+    Place,
+    RangeAttribute,
+)
+
+__all__ = [
+    "HOST",
+    "Advice",
+    "BindingsMissing",
+    "CudaError",
+    "DeviceAttribute",
+    "Driver",
+    "DriverUnavailable",
+    "ManagedRange",
+    "Place",
+    "RangeAttribute",
+    "load_driver",
+]
 
 ATTACH_GLOBAL = 1
 STREAM_NON_BLOCKING = 1
 EVENT_DISABLE_TIMING = 2
 NO_FLAGS = 0
 LOCATION_ABI = 12020  # the driver version that brought advice and prefetch with a location instead of a device number
+BATCH, BATCHES = "cuMemPrefetchBatchAsync", 13000  # many prefetches in one call, and since when
 
-# After one of these no later call on the device can succeed, so callers stop asking.
-GONE = frozenset(
-    f"CUDA_ERROR_{name}"
-    for name in (
-        "DEINITIALIZED", "NO_DEVICE", "DEVICE_UNAVAILABLE", "ECC_UNCORRECTABLE", "CONTEXT_IS_DESTROYED",
-        "ILLEGAL_ADDRESS", "HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "SYSTEM_NOT_READY", "UNKNOWN",
-    )
-)  # fmt: skip
-
-
-class DriverUnavailable(GH200Error):
-    """There is no CUDA driver this process can use."""
-
-
-class BindingsMissing(DriverUnavailable):
-    """Nobody can say whether there is a driver: what would ask it is not installed."""
-
-
-class CudaError(GH200Error):
-    """A driver call that did not return success; `name` is CUDA's own name for the error."""
-
-    def __init__(self, call: str, name: str) -> None:
-        self.call, self.name = call, name
-        super().__init__(f"{call} returned {name}")
-
-    @property
-    def device_gone(self) -> bool:
-        return self.name in GONE
-
-
-class Advice(IntEnum):
-    SET_READ_MOSTLY = 1
-    UNSET_READ_MOSTLY = 2
-    SET_PREFERRED_LOCATION = 3
-    UNSET_PREFERRED_LOCATION = 4
-    SET_ACCESSED_BY = 5
-    UNSET_ACCESSED_BY = 6
-
-
-class DeviceAttribute(IntEnum):
-    MANAGED_MEMORY = 83
-    PAGEABLE_MEMORY_ACCESS = 88
-    CONCURRENT_MANAGED_ACCESS = 89
-    PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100
-    DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101
-    NUMA_CONFIG = 130
-    NUMA_ID = 131
-    HOST_NUMA_ID = 134
-
-
-class RangeAttribute(IntEnum):
-    READ_MOSTLY = 1
-    PREFERRED_LOCATION = 2
-    LAST_PREFETCH_LOCATION = 4
-
-
-@dataclass(frozen=True)
-class Place:
-    """A GPU by its ordinal, or the host where `device` is None."""
-
-    device: int | None = None
-
-
-HOST = Place()
-
-
-@dataclass(frozen=True)
-class ManagedRange:
-    """The managed allocation around a pointer."""
-
-    base: int
-    size: int
+Range = tuple[int, int]  # where memory begins, and its bytes
 
 
 class Driver:
@@ -119,6 +73,7 @@ class Driver:
                 why="advice and prefetch with a location came with 12.2",
                 fix="update the NVIDIA driver to R535 or newer",
             )
+        self._has_batches = self.version >= BATCHES and hasattr(api, BATCH)
         self.device_count: int = self.call("cuDeviceGetCount")
         if self.device_count < 1:
             raise DriverUnavailable("the CUDA driver sees no GPU", fix="check CUDA_VISIBLE_DEVICES and nvidia-smi")
@@ -146,6 +101,16 @@ class Driver:
             yield
         finally:
             self._leave()
+
+    def let_go(self) -> None:
+        """Give the contexts back; a later call takes them again."""
+        with self._lock:
+            devices = list(self._contexts)
+            self._contexts.clear()
+        for device in devices:
+            # At exit the driver may have gone first, and a forked child has none.
+            with suppress(CudaError):
+                self.call("cuDevicePrimaryCtxRelease", self.call("cuDeviceGet", device))
 
     def _leave(self) -> None:
         """A context that stays pushed would be the wrong one for whatever this thread does next: tried twice."""
@@ -185,6 +150,17 @@ class Driver:
         with self.on_device(device):
             self.call(self._prefetch_name, pointer, size, self._location(place), NO_FLAGS, stream)
 
+    def prefetch_all(self, ranges: Sequence[Range], place: Place, stream: int, device: int) -> None:
+        """Many ranges at once: one call where bindings and driver have one for it (13.0), and not in the null stream."""
+        with self.on_device(device):
+            if stream and len(ranges) > 1 and self._has_batches:
+                pointers, sizes = [self._api.CUdeviceptr(start) for start, _ in ranges], [size for _, size in ranges]
+                places = [self._location(place)]
+                self.call(BATCH, pointers, sizes, len(ranges), places, [0], len(places), NO_FLAGS, stream)
+                return
+            for start, size in ranges:
+                self.call(self._prefetch_name, start, size, self._location(place), NO_FLAGS, stream)
+
     def managed_range(self, pointer: int, device: int) -> ManagedRange | None:
         """The managed allocation a pointer lies in; None for any other memory."""
         kinds = self._api.CUpointer_attribute
@@ -213,6 +189,11 @@ class Driver:
         name: bytes = self.call("cuDeviceGetName", 256, device)
         return name.split(b"\0", 1)[0].decode()
 
+    def device_uuid(self, device: int) -> str:
+        """As NVML and nvidia-smi write it; numbers of devices are not theirs."""
+        known_to_both = "cuDeviceGetUuid_v2" if hasattr(self._api, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+        return f"GPU-{UUID(bytes=bytes(self.call(known_to_both, self.call('cuDeviceGet', device)).bytes))}"
+
     def memory_info(self, device: int) -> tuple[int, int]:
         """Free and total bytes of the GPU's own memory."""
         with self.on_device(device):
@@ -225,6 +206,15 @@ class Driver:
         with self.on_device(device):
             return int(self.call("cuStreamCreate", STREAM_NON_BLOCKING))
 
+    def destroy_stream(self, stream: int, device: int) -> None:
+        with self.on_device(device):
+            self.call("cuStreamDestroy", stream)
+
+    def finish_stream(self, stream: int, device: int) -> None:
+        """Wait until the GPU is done with what was put into the stream."""
+        with self.on_device(device):
+            self.call("cuStreamSynchronize", stream)
+
     def create_event(self, device: int) -> int:
         with self.on_device(device):
             return int(self.call("cuEventCreate", EVENT_DISABLE_TIMING))
@@ -232,6 +222,15 @@ class Driver:
     def record_event(self, event: int, stream: int, device: int) -> None:
         with self.on_device(device):
             self.call("cuEventRecord", event, stream)
+
+    def wait_for_event(self, stream: int, event: int, device: int) -> None:
+        """What is put into the stream from now on begins after the event; nobody waits here."""
+        with self.on_device(device):
+            self.call("cuStreamWaitEvent", stream, event, NO_FLAGS)
+
+    def destroy_event(self, event: int, device: int) -> None:
+        with self.on_device(device):
+            self.call("cuEventDestroy", event)
 
     def event_reached(self, event: int, device: int) -> bool:
         try:
@@ -258,8 +257,10 @@ def load_driver() -> Driver | DriverUnavailable:
             "cuda.bindings cannot be imported", why=str(error), fix="install cuda-bindings 12.9 or newer"
         )
     try:
-        return Driver(api)
+        driver = Driver(api)
     except DriverUnavailable as error:
         return error
     except CudaError as error:
         return DriverUnavailable("there is no usable CUDA driver", why=str(error), fix="check nvidia-smi")
+    atexit.register(driver.let_go)
+    return driver

@@ -6,23 +6,25 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..settings.cache_options import CacheOptions
 from ..settings.sources import read_settings
 from ..state import StateHooks
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, ManagedRange, Place, load_driver
+from .hbm import HbmShare, kept_by_the_driver
+from .moving import DEFAULT_STREAM, Mover
 from .pages import covering_pages, extent, whole_pages
 
 if TYPE_CHECKING:
     import torch
 
-logger = logging.getLogger("gh200.uvm")
+    from ..settings.schema import AccessPattern
 
-DEFAULT_STREAM = 0
+logger = logging.getLogger("gh200.uvm")
 
 
 class Outcome(StrEnum):
@@ -33,6 +35,8 @@ class Outcome(StrEnum):
     FAILED = "failed"
     NO_DRIVER = "no_driver"
     STEPPED_BACK = "stepped_back"
+    RESIDENT = "resident"
+    BEYOND_SHARE = "beyond_share"
     OFF = "off"
 
 
@@ -51,6 +55,21 @@ class Hints:
         self.errors: Counter[str] = Counter()
         self.gone: str | None = None
         self.steps = 0
+        self.share = HbmShare()
+        self.mover = Mover()
+        # Whoever holds memory for the run says here which of it stays where it is.
+        self.may_move: Callable[[int, int], bool] = lambda pointer, size: True
+
+    def policy(self) -> AccessPattern:
+        """The access pattern that was asked for, where HBM is memory the CPU can read too."""
+        try:
+            return "cpu_first" if kept_by_the_driver(cuda_device()) else self.options.access_pattern
+        except CudaError as error:
+            self.failed("policy", error)
+            return "cpu_first"
+
+    def close(self) -> None:
+        self.mover.close()
 
     @property
     def enabled(self) -> bool:
@@ -78,7 +97,7 @@ class Hints:
             hints: dict[str, dict[str, int]] = {}
             for (hint, outcome), count in sorted(self.counts.items()):
                 hints.setdefault(hint, {})[outcome.value] = count
-            report = {"enabled": self.enabled, "steps": self.steps, "hints": hints}
+            report = {"enabled": self.enabled, "steps": self.steps, "hints": hints, "hbm_share": self.share.report()}
             return report | {"errors": dict(self.errors), "device_gone": self.gone}
 
 
@@ -142,7 +161,7 @@ def attempt(hint: str, call: Callable[[Driver], Outcome]) -> Outcome:
     return hints.count(hint, outcome)
 
 
-def _reachable(driver: Driver, tensor: torch.Tensor, device: int) -> tuple[Outcome, ManagedRange | None]:
+def reachable(driver: Driver, tensor: torch.Tensor, device: int) -> tuple[Outcome, ManagedRange | None]:
     import torch
 
     if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda") or not extent(tensor):
@@ -153,15 +172,16 @@ def _reachable(driver: Driver, tensor: torch.Tensor, device: int) -> tuple[Outco
     if managed is not None:
         return Outcome.APPLIED, managed
     host_pages_reachable = supports(DeviceAttribute.PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, device)
-    if tensor.device.type == "cpu" and host_pages_reachable:
-        return Outcome.APPLIED, None
-    return Outcome.NOT_MANAGED, None
+    if tensor.device.type != "cpu" or not host_pages_reachable:
+        return Outcome.NOT_MANAGED, None
+    # The driver would say yes and leave ordinary memory where it is.
+    return Outcome.UNSUPPORTED if kept_by_the_driver(device) else Outcome.APPLIED, None
 
 
 def _prefer(hint: str, tensor: torch.Tensor, place: Place) -> Outcome:
     def call(driver: Driver) -> Outcome:
         device = cuda_device()
-        outcome, _ = _reachable(driver, tensor, device)
+        outcome, _ = reachable(driver, tensor, device)
         if outcome is not Outcome.APPLIED:
             return outcome
         start, size = whole_pages(tensor.data_ptr(), extent(tensor))
@@ -188,61 +208,10 @@ def prefetch_to_device(tensor: torch.Tensor, device: int | None = None, stream: 
 
     def call(driver: Driver) -> Outcome:
         ordinal = cuda_device() if device is None else device
-        outcome, bounds = _reachable(driver, tensor, ordinal)
+        outcome, bounds = reachable(driver, tensor, ordinal)
         if outcome is Outcome.APPLIED:
             start, size = covering_pages(tensor.data_ptr(), extent(tensor), bounds)
             driver.prefetch(start, size, Place(ordinal), stream, ordinal)
         return outcome
 
     return attempt("prefetch", call)
-
-
-BATCH_HINTS: Mapping[str, tuple[Callable[..., Outcome], ...]] = {
-    "gpu_first": (prefer_gpu_residency, prefetch_to_device),
-    "cpu_first": (prefer_cpu_residency,),
-    "balanced": (prefetch_to_device,),
-}
-
-
-def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in nested dicts, lists and tuples, each once, whatever upstream calls it."""
-    import torch
-
-    pending, seen = [batch], set()
-    while pending:
-        item = pending.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, torch.Tensor):
-            yield item
-        elif isinstance(item, Mapping):
-            pending.extend(item.values())
-        elif isinstance(item, list | tuple):
-            pending.extend(item)
-
-
-def _worth_a_hint(tensor: torch.Tensor, driver: Driver) -> Outcome:
-    outcome, managed = _reachable(driver, tensor, cuda_device())
-    if outcome is not Outcome.APPLIED:
-        return outcome
-    if managed is None:
-        return Outcome.NOT_MANAGED
-    return Outcome.APPLIED if whole_pages(tensor.data_ptr(), extent(tensor))[1] > 0 else Outcome.SMALLER_THAN_A_PAGE
-
-
-def optimize_batch_for_gh200(batch: Any) -> Any:
-    """Give every tensor of a batch the hints of the access pattern; returns the batch, `False` and `None` included."""
-    hints = current()
-    if not batch or not hints.enabled:
-        return batch
-    for tensor in batch_tensors(batch):
-        # Others' memory is left alone: a hint moves whole pages, and the heap's hold more than this tensor.
-        outcome = attempt("batch", partial(_worth_a_hint, tensor))
-        for hint in BATCH_HINTS[hints.options.access_pattern] if outcome is Outcome.APPLIED else ():
-            hint(tensor)
-    hints.steps += 1
-    interval = hints.options.log_interval
-    if interval and hints.steps % interval == 0:
-        logger.debug("GH200 hints after %d steps: %s", hints.steps, hints.report()["hints"])
-    return batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .driver import ManagedRange
@@ -24,6 +25,18 @@ def covering_pages(pointer: int, size: int, bounds: ManagedRange | None) -> tupl
     if bounds is not None:
         start, end = max(start, bounds.base), min(end, bounds.base + bounds.size)
     return start, end - start
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges that touch or overlap as one."""
+    joined: list[tuple[int, int]] = []
+    for start, size in sorted(ranges):
+        if joined and start <= sum(joined[-1]):
+            first = joined[-1][0]
+            joined[-1] = (first, max(sum(joined[-1]), start + size) - first)
+        else:
+            joined.append((start, size))
+    return joined
 
 
 def extent(tensor: torch.Tensor) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils.environment import set_numa_affinity
 
 from gh200_lab.checkout import see_this_checkout
 
@@ -16,12 +17,19 @@ see_this_checkout()
 
 from gh200_lab.memory_run import begin_memory_run, held, store  # noqa: E402
 from simpletuner.gh200.caches import sites  # noqa: E402
-from simpletuner.gh200.memory import hints  # noqa: E402
+from simpletuner.gh200.diagnostic import allocation, bandwidth  # noqa: E402
+from simpletuner.gh200.diagnostic.device import Device  # noqa: E402
+from simpletuner.gh200.diagnostic.gpu import read_gpus  # noqa: E402
+from simpletuner.gh200.diagnostic.machine import Machine  # noqa: E402
+from simpletuner.gh200.memory import affinity  # noqa: E402
+from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
+from simpletuner.gh200.memory.driver import Driver, load_driver  # noqa: E402
 from simpletuner.gh200.run import Run, end  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
+from tests.gpu_stand_in.stand_in import read_log  # noqa: E402
 from tests.unit.unified_lab import Cache, FolderBackend  # noqa: E402
 
-DEVICE = 1
+DEVICE = 1  # CUDA's; CUDA_VISIBLE_DEVICES names the two by UUID, the other way round than NVML
 LATENT = (64, 64, 16)
 
 
@@ -56,11 +64,16 @@ def check_a_batch_gets_hints_only_where_memory_is_managed() -> None:
     backend = Cache(FolderBackend()).cache_data_backend
     managed = backend.torch_load(latents(1)[0])
     ordinary = {"prompt_embeds": torch.ones(1 << 16), "on_gpu": torch.ones(1 << 16, device=f"cuda:{DEVICE}")}
-    hints.optimize_batch_for_gh200(ordinary | {"tiny": torch.ones(2)})
+    optimize_batch_for_gh200(ordinary | {"tiny": torch.ones(2)})
     assert run.hints.report()["hints"]["batch"] == {"not_managed": 3}, run.hints.report()
-    hints.optimize_batch_for_gh200({"latents": managed})
+    optimize_batch_for_gh200({"latents": managed})
+    assert run.hints.report()["hints"]["batch"] == {"not_managed": 3, "beyond_share": 1}, "HBM is training's, so far"
+    for step in range(3):
+        sites.micro_batch_begins(step)
+    for _ in range(2):
+        optimize_batch_for_gh200({"latents": managed})
     told = run.hints.report()["hints"]
-    assert told["batch"]["applied"] == 1 and told["prefetch"] == {"applied": 1}, told
+    assert told["batch"]["applied"] == 2 and told["prefetch"] == {"applied": 1, "resident": 1}, told
     end()
 
 
@@ -107,3 +120,61 @@ def check_a_forked_child_reads_from_disk_and_dies_of_nothing() -> None:
     backend.torch_load(path)
     assert files.loads[path] == 1 and held().store is not None
     end()
+
+
+def check_a_collated_batch_moves_in_one_call_ahead_of_the_kernel_that_reads_it() -> None:
+    on_a_rank()
+    backend = Cache(FolderBackend()).cache_data_backend
+    paths = latents(6)
+    held_now = [backend.torch_load(path) for path in paths]
+    for step in range(3):
+        sites.micro_batch_begins(step)
+    log = Path(os.environ["STAND_IN_LOG"])
+    before = len(read_log(log))
+    with torch.cuda.stream(torch.cuda.Stream(DEVICE)) as _, torch.cuda.device(DEVICE):
+        placed = [sites.placed_latent(latent) for latent in held_now[::2]]
+        assert all(sites.known_finite(latent) for latent in placed)
+        stream = torch.cuda.current_stream(DEVICE).cuda_stream
+        total = torch.stack(placed).float().sum().item()
+    assert total == 6 * 64 * 64 * 16
+    wanted = ("Prefetch", "cuEventRecord", "cuStreamWaitEvent")
+    calls = [(name, call) for name, call in read_log(log)[before:] if any(word in name for word in wanted)]
+    assert [name for name, _ in calls] == ["cuMemPrefetchBatchAsync", "cuEventRecord", "cuStreamWaitEvent"], calls
+    assert int(calls[-1][1]["stream"]) == stream, "the stream of the kernels that read"
+    del held_now, placed
+    end()
+
+
+def check_cpus_beside_the_gpu_are_found_by_uuid() -> None:
+    mine = os.sched_getaffinity(0)
+    if not {0, 1} <= mine:
+        return  # the stand-in's NVML knows one CPU a device
+    try:
+        set_numa_affinity(DEVICE)
+        assert os.sched_getaffinity(0) == {1}, "Accelerate takes CUDA's number for NVML's"
+        affinity.bind_beside(DEVICE, {"ACCELERATE_CPU_AFFINITY": "no"})
+        assert os.sched_getaffinity(0) == {1}, "nobody asked"
+        affinity.bind_beside(DEVICE, {"ACCELERATE_CPU_AFFINITY": "1"})
+        assert os.sched_getaffinity(0) == {0}
+    finally:
+        for task in affinity.TASKS.iterdir():
+            os.sched_setaffinity(int(task.name), mine)
+
+
+def check_the_diagnostic_matches_cuda_and_nvml_by_uuid() -> None:
+    found = read_gpus(Machine())
+    assert [gpu.index for gpu in found.devices] == [0, 1] and found.source == "NVML"
+    # The stand-in's nodes follow NVML's numbers, and so do its names.
+    for gpu in found.devices:
+        assert gpu.attributes["numa_id"] == gpu.numa_node == 1 + gpu.index, gpu
+        assert gpu.name == f"Stand-in {gpu.index}" and gpu.uuid is not None
+
+
+def check_the_diagnostics_tests_of_memory_have_a_context() -> None:
+    driver = load_driver()
+    assert isinstance(driver, Driver)
+    device = Device(driver, DEVICE)
+    tried = allocation.try_allocation(device, 1.25, lambda: 1 << 30, lambda *_: None)
+    measured = bandwidth.measure(device, lambda: 1 << 30, True, lambda *_: None)
+    device.close()
+    assert tried.status == "pass" and len(measured.rates) == 6, (tried, measured)

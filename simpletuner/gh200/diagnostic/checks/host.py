@@ -68,7 +68,8 @@ def memory_mode(facts: Facts) -> Result:
     if mode == "none":
         return Result(SKIP, "no GPU here shares its page tables with the CPU")
     if mode == "CDMM":
-        return Result(PASS, "CDMM: the driver keeps the GPU's memory to itself, it is no NUMA node")
+        text = "CDMM: the driver keeps the GPU's memory to itself, it is no NUMA node and no CPU reads it"
+        return Result(PASS, f"{text}; caches are placed as with uvm_access_pattern cpu_first, whatever is set")
     if mode == "unknown":
         numbers = [node.number for node in facts.host.nodes if not node.cpus and node.total_bytes]
         text = f"nodes with memory and no CPU: {numbers or 'none'}; no source says whether they are the GPU's"
