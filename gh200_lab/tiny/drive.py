@@ -2,7 +2,8 @@
 
 What to do comes as JSON in TINY_DRIVE: `trace` (file to write), `kill_at` (SIGKILL before this micro-batch, from 0),
 `windows` (accumulation steps of each update, set by hand), `ask` (micro-batch number -> `manual_validation` or
-`manual_checkpoint`, asked for through the file `triggers` just before it). Or `said` and `turn`, two pipes: after each
+`manual_checkpoint`, asked for through the file `triggers` just before it), `plain_attention` (torch's mathematical one, to
+compare with a device that has no other). Or `said` and `turn`, two pipes: after each
 update the seconds it took are written to the one, and the next begins when something comes from the other.
 """
 
@@ -89,6 +90,8 @@ def main() -> None:
     orders: dict[str, Any] = json.loads(os.environ["TINY_DRIVE"])
     watcher = Turns(orders["said"], orders["turn"]) if "turn" in orders else Watch(orders)
     watcher.install()
+    if orders.get("plain_attention"):
+        torch.backends.cuda.enable_flash_sdp(False)
     if not torch.cuda.is_available():
         # Upstream pins wherever MPS is absent and fails here; the fork asks first. For both the same: no pinning.
         torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]

@@ -41,6 +41,7 @@ class Lab(lab.Lab):
         cold: bool = False,
         resume: str = "",
         orders: Mapping[str, Any] | None = None,
+        variables: Mapping[str, str] | None = None,
         **changes: Any,
     ) -> Run:
         """A run of plain upstream's config with `changes`; `resume` continues another run's newest checkpoint."""
@@ -60,7 +61,7 @@ class Lab(lab.Lab):
             cold=cold,
             resume=resume,
             orders=orders or {},
-            variables=VARIABLES,
+            variables=VARIABLES | dict(variables or {}),
         )
 
     def _entry(self, like: dict[str, Any], name: str) -> dict[str, Any]:

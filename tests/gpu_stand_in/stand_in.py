@@ -68,7 +68,8 @@ def clean_environment() -> dict[str, str]:
 def _driver_environment(bindings: Path | None) -> dict[str, str]:
     path = [str(bindings)] if bindings else []
     search = {"PYTHONPATH": os.pathsep.join([*path, str(ROOT)]), "LD_LIBRARY_PATH": str(build())}
-    return clean_environment() | search
+    # Threads of OpenMP spin while they wait: in a small process most of its time.
+    return clean_environment() | search | {"OMP_NUM_THREADS": "1"}
 
 
 @cache

@@ -110,7 +110,13 @@ class Driver:
         for device in devices:
             # At exit the driver may have gone first, and a forked child has none.
             with suppress(CudaError):
-                self.call("cuDevicePrimaryCtxRelease", self.call("cuDeviceGet", device))
+                self._release(device)
+
+    def _release(self, device: int) -> None:
+        try:
+            self.call("cuDevicePrimaryCtxRelease", self.call("cuDeviceGet", device))
+        except CudaError:
+            self.call("cuDevicePrimaryCtxRelease", self.call("cuDeviceGet", device))
 
     def _leave(self) -> None:
         """A context that stays pushed would be the wrong one for whatever this thread does next: tried twice."""
@@ -139,8 +145,18 @@ class Driver:
         return pointer
 
     def free(self, pointer: int, device: int) -> None:
-        with self.on_device(device):
-            self.call("cuMemFree", pointer)
+        self._give_back("cuMemFree", pointer, device)
+
+    def _give_back(self, name: str, what: int, device: int) -> None:
+        """Tried twice, because what is not given back is lost until the process ends."""
+        for last in (False, True):
+            try:
+                with self.on_device(device):
+                    self.call(name, what)
+                return
+            except CudaError:
+                if last:
+                    raise
 
     def advise(self, pointer: int, size: int, advice: Advice, place: Place, device: int) -> None:
         with self.on_device(device):
@@ -207,8 +223,7 @@ class Driver:
             return int(self.call("cuStreamCreate", STREAM_NON_BLOCKING))
 
     def destroy_stream(self, stream: int, device: int) -> None:
-        with self.on_device(device):
-            self.call("cuStreamDestroy", stream)
+        self._give_back("cuStreamDestroy", stream, device)
 
     def finish_stream(self, stream: int, device: int) -> None:
         """Wait until the GPU is done with what was put into the stream."""
@@ -229,8 +244,7 @@ class Driver:
             self.call("cuStreamWaitEvent", stream, event, NO_FLAGS)
 
     def destroy_event(self, event: int, device: int) -> None:
-        with self.on_device(device):
-            self.call("cuEventDestroy", event)
+        self._give_back("cuEventDestroy", event, device)
 
     def event_reached(self, event: int, device: int) -> bool:
         try:

@@ -1,0 +1,173 @@
+"""The whole training on a GPU made of host memory: one device, two ranks on two, and failures of the driver."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from gh200_lab.tiny.config import UNIFIED
+from gh200_lab.tiny.launch import Launcher
+from gh200_lab.tiny.run import Run, weights
+from tests.gpu_stand_in.stand_in import HERE, CannotBuild, build
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
+
+PICTURES, BATCH, STEPS = 8, 2, 4
+CONFIG = {"max_train_steps": STEPS, "train_batch_size": BATCH}
+IN_RAM = {"type": "in_memory", "in_memory": {"compression": "zstd"}}
+HINTS = {"enable_uvm_hints": True}
+RAMP = {
+    "enable_batch_size_rampup": True,
+    "initial_effective_batch_size": 2,
+    "target_effective_batch_size": 4,
+    "batch_rampup_steps": 3,
+}
+ON = {"cache_config": UNIFIED, "gh200_optimizations": HINTS}
+RAMPED = {"cache_config": UNIFIED, "gh200_optimizations": HINTS | RAMP}
+# As Accelerate's launcher sets it; the other two make a run comparable with one on the CPU, and one with gloo possible.
+VARIABLES = {"ACCELERATE_MIXED_PRECISION": "bf16", "STAND_IN_RANDOM": "cpu", "STAND_IN_BACKEND": "gloo"}
+
+
+@dataclass(frozen=True)
+class Ran:
+    run: Run
+    report: Path
+
+    @cached_property
+    def trainers(self) -> list[dict[str, Any]]:
+        """The reports of the processes that trained, by the device each used."""
+        told = [json.loads(line) for line in self.report.read_text().splitlines()]
+        mine = [one for one in told if any(one.get("device_bytes_peak", ()))]
+        return sorted(mine, key=lambda one: [bool(peak) for peak in one["device_bytes_peak"]], reverse=True)
+
+    def bits(self) -> tuple[list[str], list[str], dict[str, str]]:
+        """Ranks write their lines as they come."""
+        return sorted(self.run.micro_losses()), sorted(self.run.updates()), weights(self.run.output)
+
+
+class StandIn:
+    """Runs on the stand-in that share a folder, so that they can be compared."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lab = tiny.Lab(folder)
+        self.lab.add_dataset("pictures", PICTURES)
+
+    def train(
+        self, name: str, *options: str, ranks: int = 1, in_ram: bool = False, code: int | None = 0, **changes: Any
+    ) -> Ran:
+        report = self.folder / f"{name}.jsonl"
+        report.unlink(missing_ok=True)
+        prefix = (str(HERE / "run.sh"), "--devices", str(ranks), *options, "--report", str(report))
+        self.lab.entry_changes = IN_RAM if in_ram else {}
+        launcher = Launcher(gpu=True, ranks=ranks, prefix=prefix)
+        run = self.lab.watched(name, launcher=launcher, cold=True, variables=VARIABLES, **CONFIG | changes)
+        assert code is None or run.code == code, run.text[-4000:]
+        return Ran(run, report)
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    try:
+        build()
+    except CannotBuild as reason:
+        pytest.skip(str(reason))
+    return StandIn(tmp_path_factory.mktemp("stand_in"))
+
+
+@pytest.fixture(scope="module")
+def off(stand_in: StandIn) -> Ran:
+    return stand_in.train("off")
+
+
+@pytest.fixture(scope="module")
+def on(stand_in: StandIn) -> Ran:
+    return stand_in.train("on", in_ram=True, **ON)
+
+
+def check_clean(ran: Ran, ranks: int) -> None:
+    """Nothing a GPU would refuse, nothing left of ours, no kernel without code; each rank on its own device only."""
+    devices = [[bool(peak) for peak in report["device_bytes_peak"]] for report in ran.trainers]
+    assert devices == [[device == rank for device in range(ranks)] for rank in range(ranks)], devices
+    for report in ran.trainers:
+        assert report["violations"] == [] and report["unhandled_launches"] == 0
+        assert report["left"]["driver"] == dict.fromkeys(report["left"]["driver"], 0), report["left"]
+        assert report["copies"]["device_to_other_device"]["count"] == 0
+
+
+def test_stand_in_training_is_the_same_to_the_bit_with_all_but_the_ramp(off: Ran, on: Ran) -> None:
+    assert on.bits() == off.bits()
+    losses, updates, trained = on.bits()
+    assert len(losses) == len(set(updates)) == STEPS and trained
+    assert "GH200" not in off.run.text and f"Staged {2 * PICTURES} files" in on.run.text
+    check_clean(on, 1)
+    check_clean(off, 1)
+
+
+def test_stand_in_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Ran, on: Ran) -> None:
+    (stock,), (ours,) = off.trainers, on.trainers
+    latents = STEPS * BATCH
+    fewer = stock["copies"]["host_to_device"]["count"] - ours["copies"]["host_to_device"]["count"]
+    assert fewer == latents, "stock copies each from pinned memory"
+    assert stock["synchronisations"] - ours["synchronisations"] == latents, "and waits for it"
+    assert ours["copies"]["managed_to_device"]["count"] == 0
+    told = on.run.end["runtime"]["measured"]["Unified memory"]
+    assert told["caches"]["managed"] and told["errors"] == {}
+    prefetch = told["hints"]["cache_prefetch"]
+    # The share of HBM is known after two steps; what has been moved by then is not moved again.
+    assert prefetch["beyond_share"] == 2 * BATCH and prefetch["applied"] >= 1, prefetch
+    assert (
+        ours["calls"]["cuMemPrefetchBatchAsync"] + ours["calls"].get("cuMemPrefetchAsync_v2", 0) == prefetch["applied"]
+    )
+    assert ours["calls"]["cuStreamWaitEvent"] == prefetch["applied"], "each ahead of the kernels that read it"
+
+
+def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(stand_in: StandIn) -> None:
+    ramped = stand_in.train("ramp", in_ram=True, **RAMPED)
+    check_clean(ramped, 1)
+    cpu = stand_in.lab.watched("cpu", cold=True, orders={"plain_attention": True}, **CONFIG | RAMPED)
+    assert cpu.code == 0, cpu.text[-4000:]
+    assert ramped.run.watched_windows() == cpu.watched_windows() == [1, 1, 1, 2]
+    pairs = zip(ramped.run.micro_losses(), cpu.micro_losses(), strict=True)
+    apart = [abs(float.fromhex(one) / float.fromhex(other) - 1) for one, other in pairs]
+    assert max(apart) < 1e-5, apart
+
+
+def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: StandIn) -> None:
+    off = stand_in.train("two-off", ranks=2)
+    on = stand_in.train("two-on", ranks=2, in_ram=True, **ON)
+    assert on.bits() == off.bits()
+    losses, updates, trained = on.bits()
+    assert len(losses) == 2 * STEPS and len(updates) == 2 * STEPS and len(set(updates)) == STEPS and trained
+    check_clean(off, 2)
+    check_clean(on, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["cdmm", "pcie"])
+def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: StandIn, off: Ran, mode: str) -> None:
+    on = stand_in.train(mode, "--mode", mode, in_ram=True, **ON)
+    assert on.bits() == off.bits()
+    check_clean(on, 1)
+    assert ("cpu_first instead of gpu_first" in on.run.text) == (mode == "cdmm")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [3, 17, 101])
+def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: StandIn, off: Ran, every: int) -> None:
+    """It ends well, with the right bytes; or with one clear error."""
+    ran = stand_in.train(f"every-{every}", "--fail-every", str(every), in_ram=True, code=None, **ON)
+    if ran.run.code == 0:
+        assert ran.bits() == off.bits()
+    else:
+        assert "CUDA_ERROR_UNKNOWN" in ran.run.text, ran.run.text[-4000:]
+    for report in ran.trainers:
+        assert report["unhandled_launches"] == 0
+        left = {what: count for what, count in report["left"]["driver"].items() if count}
+        assert set(left) <= {"contexts"}, left
