@@ -169,7 +169,7 @@ COMMANDS: dict[str, How] = {
     "scripts/run_all_tests.sh --fast": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh --full": Run(at_root=True, more=" --help"),
     "pytest tests -k ramp": Run(at_root=True, more=" --collect-only -q", marks=("slow",)),
-    '.venv/bin/python -m pytest tests -k "uvm or arena or unified or driver"': Run(
+    '.venv/bin/python -m pytest tests -k "stand_in or uvm or arena or unified or driver"': Run(
         at_root=True, more=" --collect-only -q", marks=("slow",)
     ),
     "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/test_settings.py", "settings_docs.main"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -109,7 +110,9 @@ def current() -> Hints:
 
 @cache
 def _without_a_run() -> Hints:
-    return Hints(CacheOptions.from_settings(read_settings({}, os.environ)))
+    hints = Hints(CacheOptions.from_settings(read_settings({}, os.environ)))
+    atexit.register(hints.close)
+    return hints
 
 
 def gh200_uvm_enabled() -> bool:
