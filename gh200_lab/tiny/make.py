@@ -19,10 +19,10 @@ HERE = Path(__file__).parent
 LIMIT = 600.0
 
 
-def make_model(folder: Path) -> None:
-    """The random SDXL pipeline; a finished one is left as it is."""
+def make_model(folder: Path, width: int = 8) -> None:
+    """The random SDXL pipeline; a finished one is left as it is. A width of 128 makes a UNet of some 60 MB."""
     if not (folder / "model_index.json").is_file():
-        _make("model.py", folder, os.environ)
+        _make("model.py", folder, os.environ, str(width))
 
 
 def make_audio_model(folder: Path, fork: Path) -> None:
@@ -39,10 +39,10 @@ def shared_model() -> Path:
     return folder / "model"
 
 
-def _make(script: str, folder: Path, variables: Mapping[str, str]) -> None:
+def _make(script: str, folder: Path, variables: Mapping[str, str], *more: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder.with_suffix(".log")
-    command = [sys.executable, "-P", str(HERE / script), str(folder)]
+    command = [sys.executable, "-P", str(HERE / script), str(folder), *more]
     done = process.run(command, cwd=folder, environment=variables, log=log, limit=LIMIT)
     if done.code:
         raise Failed(f"the tiny model could not be made: {done.complaint()}")

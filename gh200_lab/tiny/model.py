@@ -13,8 +13,8 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 SPECIAL_TOKENS = {"bos_token": START, "eos_token": END, "unk_token": END, "pad_token": END}
 
 
-def write_model(folder: Path, seed: int = 0) -> None:
-    """A finished folder is recognised by its index, which is written last."""
+def write_model(folder: Path, seed: int = 0, width: int = 8) -> None:
+    """A finished folder is recognised by its index, which is written last; `width` is the UNet's narrowest channel."""
     import torch
 
     with torch.random.fork_rng():
@@ -22,7 +22,7 @@ def write_model(folder: Path, seed: int = 0) -> None:
         vocabulary = _vocabulary()
         for name in ("tokenizer", "tokenizer_2"):
             _write_tokenizer(folder / name, vocabulary)
-        for name, part in _parts(vocabulary).items():
+        for name, part in _parts(vocabulary, width).items():
             part.save_pretrained(folder / name)
     (folder / "model_index.json").write_text(json.dumps(_index(), indent=1), encoding="utf-8")
 
@@ -50,7 +50,7 @@ def _write_tokenizer(folder: Path, vocabulary: dict[str, int]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _parts(vocabulary: dict[str, int]) -> dict[str, Any]:
+def _parts(vocabulary: dict[str, int], width: int) -> dict[str, Any]:
     from diffusers import AutoencoderKL, EulerDiscreteScheduler, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
@@ -72,7 +72,7 @@ def _parts(vocabulary: dict[str, int]) -> dict[str, Any]:
         in_channels=LATENT_CHANNELS,
         out_channels=LATENT_CHANNELS,
         layers_per_block=1,
-        block_out_channels=(8, 16),
+        block_out_channels=(width, 2 * width),
         norm_num_groups=4,
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
@@ -133,4 +133,4 @@ def _index() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    write_model(Path(sys.argv[1]))
+    write_model(Path(sys.argv[1]), width=int(sys.argv[2]) if len(sys.argv) > 2 else 8)

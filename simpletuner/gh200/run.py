@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any
 
+from .memory.budget import ManagedBudget
 from .memory.driver import CudaError, Driver, DriverUnavailable, load_driver
 from .memory.hbm import CDMM, kept_by_the_driver
 from .memory.hints import Hints
@@ -26,6 +27,7 @@ VAE_CACHE = "VAE cache in unified memory"
 TEXT_CACHE = "text cache in unified memory"
 RAMP = "gradient accumulation ramp"
 IN_MEMORY = "in-memory datasets"
+MANAGED = "managed memory of torch"
 
 ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
     {
@@ -34,6 +36,7 @@ ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
         TEXT_CACHE: lambda settings: settings.uses_unified_memory("text"),
         RAMP: lambda settings: settings.optimizations.enable_batch_size_rampup,
         IN_MEMORY: lambda settings: bool(settings.in_memory),
+        MANAGED: lambda settings: settings.optimizations.managed_memory != "off",
     }
 )
 
@@ -44,6 +47,8 @@ class Run:
     def __init__(self, settings: Settings, options: CacheOptions) -> None:
         self.settings, self.options = settings, options
         self.hints = Hints(options)
+        # Where torch's pools and the caches share one bound.
+        self.managed: ManagedBudget | None = None
         self.on: dict[str, str] = {}
         self.unavailable: dict[str, str] = {}
         self.measured: dict[str, Callable[[], dict[str, Any]]] = {}

@@ -67,15 +67,22 @@ class TrainerHooks:
 
         current = run.current()
         if current is not None:
-            current.hints.device = getattr(self.accelerator.device, "index", None)
+            current.hints.settle_on(self.accelerator.device)
             bind_beside(current.hints.device)
         try:
+            self._begin_gh200_pools(current)
             self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
         except GH200Error as error:
             self._end_gh200(error)
         if current is not None and self.gh200_ramp_scheduler is not None:
             current.report_on(run.RAMP, self.gh200_ramp_scheduler.describe())
         run_log.follow(self)
+
+    def _begin_gh200_pools(self, current: Any) -> None:
+        if current is not None and self.accelerator is not None:
+            from .pools.sites import begin
+
+            begin(self, current)
 
     def _gh200_first_micro_step(self, step: int) -> int:
         """Training begins: all caches are built, the micro-batch counter starts."""

@@ -21,6 +21,7 @@ RUNS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "pcie": ("modes", [*SMALL, "--mode", "pcie"], {"CUDA_VISIBLE_DEVICES": "1"}),
     "misuse": ("misuse", SMALL, {}),
     "fork": ("fork_caches", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], BY_UUID),
+    "beyond_hbm": ("beyond_hbm", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"], {}),
     "torch": ("torch_device", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
 }
 
@@ -125,3 +126,7 @@ def test_stand_in_the_forks_caches_violate_nothing_on_a_second_device(shared: Pa
     (report,) = [report for report in done.reports if not report["forked_child"]]
     left = report["left"]["driver"]
     assert left == dict.fromkeys(left, 0), left
+
+
+def test_stand_in_beyond_hbm_violates_nothing(shared: Path) -> None:
+    assert ran("beyond_hbm", shared)[0].violations() == []

@@ -48,6 +48,8 @@ def _worth_a_hint(hints: Hints, tensor: torch.Tensor, driver: Driver) -> Outcome
         return outcome
     if managed is None:
         return Outcome.NOT_MANAGED
+    if hints.left_alone(managed.base):
+        return Outcome.STEPPED_BACK
     if whole_pages(tensor.data_ptr(), extent(tensor))[1] <= 0:
         return Outcome.SMALLER_THAN_A_PAGE
     stays = hints.policy() != "cpu_first" and not hints.may_move(tensor.data_ptr(), extent(tensor))

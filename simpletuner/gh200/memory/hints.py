@@ -51,6 +51,8 @@ class Hints:
         self.options = options
         # Known once the Accelerator is made; a thread of a pool would answer 0, whatever its process uses.
         self.device: int | None = None
+        # Managed allocations that torch's own pools made: it moves their content around, page by page it is many tensors.
+        self.left_alone: Callable[[int], bool] = lambda base: False
         self.lock = threading.Lock()
         self.counts: Counter[tuple[str, Outcome]] = Counter()
         self.errors: Counter[str] = Counter()
@@ -71,6 +73,13 @@ class Hints:
 
     def close(self) -> None:
         self.mover.close()
+
+    def settle_on(self, device: torch.device | None) -> None:
+        """In the thread that made the Accelerator, which may say `cuda` and mean that thread's current device."""
+        import torch
+
+        if device is not None and device.type == "cuda":
+            self.device = torch.cuda.current_device() if device.index is None else device.index
 
     @property
     def enabled(self) -> bool:

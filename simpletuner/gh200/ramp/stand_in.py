@@ -1,53 +1,13 @@
-"""Methods of ours in the place of upstream's, by name: on one object of a run, never on its class."""
+"""The ramp's methods in the place of upstream's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, ClassVar
-
+from .. import stand_in
+from ..stand_in import instead, instead_where_present
 from .schedule import RampError
 
-_OPTIONAL = "_gh200_optional"
+__all__ = ["StandIn", "instead", "instead_where_present"]
 
 
-def instead[**P, R](method: Callable[P, R]) -> Callable[P, R]:
-    """This method answers for upstream's of the same name, which every release has."""
-    setattr(method, _OPTIONAL, False)
-    return method
-
-
-def instead_where_present[**P, R](method: Callable[P, R]) -> Callable[P, R]:
-    """The same, for a method that not every release has."""
-    setattr(method, _OPTIONAL, True)
-    return method
-
-
-class StandIn:
-    """`upstream` has the methods of the one object it stands in for, as they were before."""
-
-    upstream_class: ClassVar[str]
-
-    def __init__(self) -> None:
-        self.upstream = SimpleNamespace()
-
-    @classmethod
-    def answers(cls) -> dict[str, bool]:
-        """The names it answers for, each with whether a release may lack it."""
-        marks = {name: getattr(getattr(cls, name), _OPTIONAL, None) for name in dir(cls)}
-        return {name: optional for name, optional in marks.items() if optional is not None}
-
-    def take_over(self, owner: Any) -> None:
-        """From here on `owner` answers with our methods. Patch 01 expects every one of them of upstream."""
-        for name, optional in self.answers().items():
-            original = getattr(owner, name, None)
-            if original is not None:
-                setattr(self.upstream, name, original)
-            elif not optional:
-                raise RampError(
-                    f"This upstream's {type(owner).__name__} has no {name}.",
-                    why="the gradient accumulation ramp answers through it, and would be silently wrong without it",
-                    fix="use an upstream release the fork was verified on, or turn the ramp off",
-                )
-        for name in vars(self.upstream):
-            setattr(owner, name, getattr(self, name))
+class StandIn(stand_in.StandIn):
+    feature, refusal = "the gradient accumulation ramp", RampError

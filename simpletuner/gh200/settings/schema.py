@@ -95,6 +95,22 @@ class Optimizations(ConfigBlock):
     uvm_log_interval: ZeroOrMore = Field(
         100, description="Log the hint counters at DEBUG every this many steps; 0 logs only the summary at the end."
     )
+    managed_memory: Literal["off", "state", "all"] = Field(
+        "off",
+        description="Train beyond the GPU's own memory on stock PyTorch: state puts the targets below into managed memory,"
+        " all every allocation of the process. Same bits either way.",
+    )
+    managed_memory_targets: list[Literal["optimizer", "ema", "gradients", "weights"]] = Field(
+        ["optimizer", "ema", "gradients", "weights"],
+        min_length=1,
+        description="What managed_memory state covers. Optimizer state and EMA prefer the CPU's memory and are mapped for"
+        " the GPU, weights and gradients prefer the GPU.",
+    )
+    managed_memory_limit_gb: AboveZero | None = Field(
+        None,
+        description="Most managed memory torch may take, in GB (10^9 bytes); beyond it torch is out of memory. Absent:"
+        " `uvm_oversubscription_ratio` times the GPU's memory. Free memory and control groups bound it too.",
+    )
     enable_batch_size_rampup: bool = Field(
         False,
         description="Ramp the effective batch size by changing the accumulation steps. Absent: on when one of the "

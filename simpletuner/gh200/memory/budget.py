@@ -1,0 +1,48 @@
+"""The one bound of all managed memory of a run: a multiple of the GPU's memory, an operator's limit, what is free."""
+
+from __future__ import annotations
+
+import threading
+
+from .limits import GB, memory_limits
+
+MB = 10**6
+
+
+class ManagedBudget:
+    """Pools come first: what they take is taken from the caches' part, never the other way round."""
+
+    def __init__(self, limit: int, name: str) -> None:
+        self.limit, self.name = limit, name
+        self.pools = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int, free_hbm: int) -> str | None:
+        """Books a pool's next block, or says which bound it would break; `free_hbm` may hold it besides RAM."""
+        with self._lock:
+            if self.pools + size > self.limit:
+                return f"{self.name}: {shown(self.limit)}, {shown(self.pools)} of it in use"
+            tightest = memory_limits()[0]
+            if size > tightest.bytes + free_hbm:
+                return f"{tightest.name}: {shown(tightest.bytes)}"
+            self.pools += size
+        return None
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self.pools -= size
+
+    def left_for_caches(self) -> int:
+        return max(0, self.limit - self.pools)
+
+
+def shown(size: int) -> str:
+    return f"{size / GB:.2f} GB" if size >= GB else f"{size / MB:.1f} MB"
+
+
+def managed_budget(hbm: int, ratio: float, limit_gb: float | None) -> ManagedBudget:
+    bounds = {f"uvm_oversubscription_ratio {ratio:g} x {shown(hbm)} of GPU memory": int(hbm * ratio)}
+    if limit_gb is not None:
+        bounds["managed_memory_limit_gb"] = int(limit_gb * GB)
+    name = min(bounds, key=lambda bound: bounds[bound])
+    return ManagedBudget(bounds[name], name)

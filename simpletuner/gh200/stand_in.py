@@ -1,0 +1,55 @@
+"""Methods of ours in the place of upstream's, by name: on one object of a run, never on its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from .errors import GH200Error
+
+_OPTIONAL = "_gh200_optional"
+
+
+def instead[**P, R](method: Callable[P, R]) -> Callable[P, R]:
+    """This method answers for upstream's of the same name, which every release has."""
+    setattr(method, _OPTIONAL, False)
+    return method
+
+
+def instead_where_present[**P, R](method: Callable[P, R]) -> Callable[P, R]:
+    """The same, for a method that not every release has."""
+    setattr(method, _OPTIONAL, True)
+    return method
+
+
+class StandIn:
+    """`upstream` has the methods of the one object it stands in for, as they were before."""
+
+    upstream_class: ClassVar[str]
+    feature: ClassVar[str]
+    refusal: ClassVar[type[GH200Error]] = GH200Error
+
+    def __init__(self) -> None:
+        self.upstream = SimpleNamespace()
+
+    @classmethod
+    def answers(cls) -> dict[str, bool]:
+        """The names it answers for, each with whether a release may lack it."""
+        marks = {name: getattr(getattr(cls, name), _OPTIONAL, None) for name in dir(cls)}
+        return {name: optional for name, optional in marks.items() if optional is not None}
+
+    def take_over(self, owner: Any) -> None:
+        """From here on `owner` answers with our methods. A patch expects every one of them of upstream."""
+        for name, optional in self.answers().items():
+            original = getattr(owner, name, None)
+            if original is not None:
+                setattr(self.upstream, name, original)
+            elif not optional:
+                raise self.refusal(
+                    f"This upstream's {type(owner).__name__} has no {name}.",
+                    why=f"{self.feature} answers through it, and would be silently wrong without it",
+                    fix=f"use an upstream release the fork was verified on, or turn {self.feature} off",
+                )
+        for name in vars(self.upstream):
+            setattr(owner, name, getattr(self, name))
