@@ -172,6 +172,9 @@ COMMANDS: dict[str, How] = {
     '.venv/bin/python -m pytest tests -k "stand_in or uvm or arena or unified or driver"': Run(
         at_root=True, more=" --collect-only -q", marks=("slow",)
     ),
+    '.venv/bin/python -m pytest tests --fork -k "beyond_hbm"': Run(
+        at_root=True, more=" --collect-only -q", marks=("slow",)
+    ),
     "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/test_settings.py", "settings_docs.main"),
     "python -m gh200_lab.pages.diagnostic --write": Elsewhere(
         f"{DIAGNOSTIC}::test_documents_are_current", "diagnostic_docs.main"

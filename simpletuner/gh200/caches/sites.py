@@ -27,8 +27,8 @@ CONSUMERS: dict[CacheKind, Consumer] = {
 }  # fmt: skip
 UNSAFE_LOADING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 LIMITS_OF_THIS = (
-    "the arenas hold caches; weights and optimizer state are not oversubscribed by them "
-    "(upstream's RamTorch, block swap and optimizer offload do that, or the patched PyTorch build)"
+    "the arenas hold caches; weights, gradients, optimizer state and EMA are in managed memory only by "
+    "gh200_optimizations.managed_memory, or by the patched PyTorch build"
 )
 
 
