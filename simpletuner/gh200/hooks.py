@@ -93,3 +93,34 @@ def pinning_impossible(mps_available: bool) -> bool:
     from .memory.pinning import pinning_impossible as impossible
 
     return impossible(mps_available)
+
+
+def scan_workers(
+    backend: Any,
+    workers: list[Any],
+    files: Any,
+    known: set[str],
+    statistics: dict[str, Any] | None = None,
+    progress: Any = None,
+) -> list[Any]:
+    if StateHooks._gh200_run is None:
+        return workers
+    from .start.sites import scan_workers as scan
+
+    return scan(backend, workers, files, known, statistics, progress)
+
+
+def unseen_index(sampler: Any, bucket: Any, positions: list[int]) -> Any | None:
+    if StateHooks._gh200_run is None:
+        return None
+    from .start.sites import unseen_index as index
+
+    return index(sampler, bucket, positions)
+
+
+def unseen_samples(index: Any) -> Any | None:
+    if StateHooks._gh200_run is None:
+        return None
+    from .start.sites import unseen_samples as samples
+
+    return samples(index)

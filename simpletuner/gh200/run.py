@@ -28,6 +28,7 @@ TEXT_CACHE = "text cache in unified memory"
 RAMP = "gradient accumulation ramp"
 IN_MEMORY = "in-memory datasets"
 MANAGED = "managed memory of torch"
+FAST_START = "fast start"
 
 ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
     {
@@ -37,6 +38,7 @@ ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
         RAMP: lambda settings: settings.optimizations.enable_batch_size_rampup,
         IN_MEMORY: lambda settings: bool(settings.in_memory),
         MANAGED: lambda settings: settings.optimizations.managed_memory != "off",
+        FAST_START: lambda settings: settings.fast_start,
     }
 )
 
@@ -147,6 +149,8 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
             run.report_on(HINTS, _policy(settings.optimizations.uvm_access_pattern))
     if ASKED[IN_MEMORY](settings):
         run.report_on(IN_MEMORY, ", ".join(settings.in_memory))
+    if ASKED[FAST_START](settings):
+        run.report_on(FAST_START, "scan and sampler")
     StateHooks.set_gh200_runtime_config(run)
     atexit.register(end)
     return run

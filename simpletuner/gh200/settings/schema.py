@@ -157,6 +157,12 @@ class Optimizations(ConfigBlock):
         description="Resume a run whose ramp settings differ from the ones its checkpoint was made with. False "
         "refuses such a resume.",
     )
+    fast_start: bool | None = Field(
+        None,
+        description="How a run comes to its first batch: pictures are measured by worker processes and none is lost, the "
+        "sampler's cost does not grow with the bucket. False is upstream's own code. Absent: on when the "
+        "config has a key of the fork's; the environment alone does not count.",
+    )
 
 
 class InMemory(ConfigBlock):
@@ -259,6 +265,18 @@ class Settings:
         return bool(self.in_memory or self.inline_datasets or self.notes) or any(
             origin != "default" for origin in self.origins.values()
         )
+
+    @property
+    def in_config(self) -> bool:
+        """Whether a setting was given in the config; what the environment says is not meant for one run."""
+        return bool(self.in_memory or self.inline_datasets) or any(
+            origin != "default" and not origin.startswith("environment ") for origin in self.origins.values()
+        )
+
+    @property
+    def fast_start(self) -> bool:
+        asked = self.optimizations.fast_start
+        return self.in_config if asked is None else asked
 
     def uses_unified_memory(self, cache: Literal["vae", "text"]) -> bool:
         return self.optimizations.enable_uvm_hints and getattr(self.caches, f"{cache}_cache_type") == "unified_memory"

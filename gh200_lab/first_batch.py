@@ -1,0 +1,170 @@
+"""Upstream's own metadata backend and sampler over a folder of pictures, without a Trainer: off is upstream, on is ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import random
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from simpletuner.gh200 import run
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.settings.sources import read_settings
+
+NAME = "pictures"
+
+
+def arguments(output: Path, **changes: Any) -> Namespace:
+    """What upstream's scan and sampler read of a parsed config."""
+    usual = {
+        "output_dir": str(output),
+        "aspect_bucket_worker_count": 1,
+        "enable_multiprocessing": False,
+        "aspect_bucket_alignment": 8,
+        "aspect_bucket_rounding": 2,
+        "disable_bucket_pruning": True,
+        "ignore_missing_files": False,
+        "model_family": "sdxl",
+        "model_type": "lora",
+        "print_sampler_statistics": False,
+        "i_know_what_i_am_doing": False,
+    }
+    return Namespace(**usual | changes)
+
+
+@contextlib.contextmanager
+def fast_start(on: bool = True) -> Iterator[None]:
+    """A run with the fast start on; without one, the fork's scan and sampler are upstream's own code."""
+    if not on:
+        run.end()
+        yield
+        return
+    run.begin(read_settings({"gh200_optimizations": {"fast_start": True}}, {}), CacheOptions())
+    try:
+        yield
+    finally:
+        run.end()
+
+
+class Alone:
+    """The Accelerator of one process."""
+
+    num_processes, process_index, is_main_process, is_local_main_process = 1, 0, True, True
+
+
+class Scene:
+    """A dataset folder with upstream's objects for it; `restart` forgets what a process keeps, not what lies on disk."""
+
+    def __init__(self, folder: Path, dataset: dict[str, Any] | None = None, **changes: Any) -> None:
+        self.folder, self.output = folder, folder.parent / f"{folder.name}-output"
+        usual = {
+            "id": NAME,
+            "type": "local",
+            "instance_data_dir": str(folder),
+            "resolution": 512,
+            "resolution_type": "pixel",
+        }
+        self.dataset = usual | {"dataset_type": "image", "crop": False, "repeats": 0} | (dataset or {})
+        self.changes = changes
+        self.output.mkdir(parents=True, exist_ok=True)
+
+    def forget_files(self) -> None:
+        for kept in [*self.output.glob("*.json"), *self.output.glob("*.tsv")]:
+            kept.unlink()
+
+    def backend(self, data_backend: Any = None) -> Any:
+        """Upstream's metadata backend as a fresh process would make it."""
+        from simpletuner.helpers.data_backend.local import LocalDataBackend
+        from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
+        from simpletuner.helpers.training.state_tracker import StateTracker
+
+        StateTracker.set_args(arguments(self.output, **self.changes))
+        StateTracker.all_image_files.clear()
+        StateTracker.aspect_resolution_map.clear()
+        StateTracker.data_backends.clear()
+        StateTracker.set_data_backend_config(NAME, dict(self.dataset))
+        with contextlib.suppress(FileNotFoundError):
+            (self.output / f"all_image_files_{NAME}.json").unlink()
+        return DiscoveryMetadataBackend(
+            id=NAME,
+            instance_data_dir=str(self.folder),
+            cache_file=str(self.output / "aspect_ratio_bucket_indices"),
+            metadata_file=str(self.output / "aspect_ratio_bucket_metadata"),
+            data_backend=data_backend or LocalDataBackend(Alone(), NAME),
+            accelerator=Alone(),
+            batch_size=self.changes.get("train_batch_size", 4),
+            resolution=self.dataset["resolution"],
+            resolution_type=self.dataset["resolution_type"],
+            minimum_image_size=self.dataset.get("minimum_image_size"),
+            minimum_aspect_ratio=self.dataset.get("minimum_aspect_ratio"),
+            maximum_aspect_ratio=self.dataset.get("maximum_aspect_ratio"),
+            delete_unwanted_images=self.dataset.get("delete_unwanted_images", False),
+            delete_problematic_images=self.dataset.get("delete_problematic_images", False),
+            max_num_samples=self.dataset.get("max_num_samples"),
+        )
+
+    def scanned(self, on: bool, seed: int = 7, fresh: bool = True, data_backend: Any = None) -> dict[str, Any]:
+        """A scan and everything it left behind; a fresh one starts from nothing."""
+        if fresh:
+            self.forget_files()
+        with fast_start(on), _queues_that_keep():
+            backend = self.backend(data_backend)
+            random.seed(seed)
+            backend.compute_aspect_ratio_bucket_indices()
+            return {
+                "buckets": backend.aspect_ratio_bucket_indices,
+                "metadata": backend.image_metadata,
+                "statistics": backend.filtering_statistics,
+                "random": random.getstate(),
+                "files": {path.name: json.loads(path.read_text()) for path in self.output.glob("*.json")},
+            }
+
+
+@contextlib.contextmanager
+def _queues_that_keep() -> Iterator[None]:
+    """Upstream's scan loses what its pipes have not carried when its threads end; what it would give is compared here."""
+    from simpletuner.helpers.metadata.backends import base
+
+    plain, base.Queue = base.Queue, queue.Queue
+    try:
+        yield
+    finally:
+        base.Queue = plain
+
+
+def make_pictures(
+    folder: Path, sizes: Sequence[tuple[int, int]], kinds: Sequence[str] = ("png", "jpg", "webp")
+) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for number, size in enumerate(sizes):
+        path = folder / f"picture-{number:06}.{kinds[number % len(kinds)]}"
+        Image.new("RGB", size, (number % 256, 100, 50)).save(path)
+        made.append(path)
+    return made
+
+
+def many_links(folder: Path, originals: Sequence[Path], count: int, per_folder: int = 10_000) -> list[str]:
+    """Many names for few pictures: a million files in half a minute, each an inode only once."""
+    made = []
+    for number in range(count):
+        if number % per_folder == 0:
+            parent = folder / f"{number // per_folder:04}"
+            parent.mkdir(parents=True, exist_ok=True)
+        original = originals[number % len(originals)]
+        made.append(f"{parent}/{number:07}{original.suffix}")
+        os.link(original, made[-1])
+    return made
+
+
+def tmpfs_folder() -> str | None:
+    """A folder in memory, where files cost no disk."""
+    return "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()

@@ -1,0 +1,297 @@
+"""A picture's size from its header: JPEG, PNG and WebP are read here, whatever is unusual about a file by PIL.
+
+`header(path)` answers as PIL's `open`, `size` and `getexif` would, the size turned as the EXIF orientation says. Started as a
+script it answers batches of paths on its standard input; so it imports nothing but the standard library, and PIL when needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import marshal
+import os
+import signal
+import stat
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, BinaryIO, NamedTuple
+
+FIRST_READ = 8192
+# PIL warns above this many pixels and refuses twice as many: both are its own to say.
+MOST_PIXELS = 89_478_485
+_TURNED = (5, 6, 7, 8)
+_XMP = b"http://ns.adobe.com/xap/1.0/\x00"
+_PNG_MODES = (
+    {(b, 0) for b in (1, 2, 4, 8, 16)} | {(b, 3) for b in (1, 2, 4, 8)} | {(b, c) for b in (8, 16) for c in (2, 4, 6)}
+)
+_ORIENTATION, _SHORT = 0x0112, 3
+_TIFF_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
+
+Size = tuple[int, int]
+Reader = Callable[[int, int], bytes]
+
+
+class Header(NamedTuple):
+    """What is known of a picture; without a size, `problem` says why."""
+
+    size: Size | None
+    format: str | None
+    problem: str | None
+
+
+class _Doubt(Exception):
+    """Not one of the plain cases: PIL decides."""
+
+
+def header(path: str) -> Header:
+    """Size, format and problem of the picture in this file; never raises."""
+    try:
+        # A pipe that somebody left in a dataset must not stop the scan.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        return Header(None, None, _words(error))
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            return Header(None, None, "not a regular file")
+        return _plain(_file_reader(handle, status.st_size), status.st_size)
+    except (_Doubt, struct.error, IndexError):
+        return _by_pil(path)
+    except OSError as error:
+        return Header(None, None, _words(error))
+    finally:
+        os.close(handle)
+
+
+def header_of_bytes(data: bytes | memoryview) -> Header:
+    """The same for a file that is in memory already."""
+    view = memoryview(data)
+    try:
+        return _plain(lambda offset, count: _whole(bytes(view[offset : offset + count]), count), len(view))
+    except (_Doubt, struct.error, IndexError):
+        return _by_pil(io.BytesIO(view))
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _whole(data: bytes, count: int) -> bytes:
+    if len(data) < count:
+        raise _Doubt("ends too early")
+    return data
+
+
+def _file_reader(handle: int, size: int) -> Reader:
+    start, window = 0, os.pread(handle, FIRST_READ, 0)
+
+    def read(offset: int, count: int) -> bytes:
+        nonlocal start, window
+        if offset + count > size:
+            raise _Doubt("ends too early")
+        if offset < start or offset + count > start + len(window):
+            start, window = offset, os.pread(handle, max(count, 4096), offset)
+        return _whole(window[offset - start : offset - start + count], count)
+
+    return read
+
+
+def _plain(read: Reader, length: int) -> Header:
+    magic = read(0, 12)
+    if magic.startswith(b"\xff\xd8\xff"):
+        size, kind = _jpeg(read), "JPEG"
+    elif magic.startswith(b"\x89PNG\r\n\x1a\n"):
+        size, kind = _png(read), "PNG"
+    elif magic.startswith(b"RIFF") and magic[8:] == b"WEBP":
+        size, kind = _webp(read, length), "WEBP"
+    else:
+        raise _Doubt("another format")
+    if min(size) <= 0 or size[0] * size[1] > MOST_PIXELS:
+        raise _Doubt("an unusual size")
+    return Header(size, kind, None)
+
+
+def _jpeg(read: Reader) -> Size:
+    """PIL reads every segment up to the first scan, so one that stands in the way there must do so here."""
+    offset, size, exif = 2, None, None
+    while True:
+        mark, marker = read(offset, 2)
+        if mark != 0xFF:
+            raise _Doubt("junk between segments")
+        count = int.from_bytes(read(offset + 2, 2))
+        if count < 2:
+            raise _Doubt("an empty segment")
+        body = offset + 4
+        offset += 2 + count
+        if marker == 0xDA:
+            read(body, count - 2)
+            break
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            bits, height, width, layers = struct.unpack(">BHHB", read(body, 6))
+            if size is not None or bits != 8 or layers not in (1, 3, 4) or count != 8 + 3 * layers:
+                raise _Doubt("an unusual frame")
+            size = width, height
+        elif marker == 0xDB:
+            if (count - 2) % 65 or any(read(body + at, 1)[0] >> 4 for at in range(0, count - 2, 65)):
+                raise _Doubt("unusual tables")
+        elif marker == 0xE1 and count > 8:
+            start = read(body, min(count - 2, len(_XMP)))
+            if start.startswith(b"Exif\0\0"):
+                if exif is not None:
+                    raise _Doubt("two EXIF blocks")
+                exif = read(body, count - 2)
+            elif start == _XMP:
+                _without_orientation(read(body, count - 2))
+        elif marker in (0xE0, 0xE2, 0xED, 0xEE) and count < 16:
+            raise _Doubt("a short segment of a known application")
+        elif marker == 0xE2 and read(body, 4) == b"MPF\0":
+            raise _Doubt("several pictures in one file")
+        elif marker not in (0xC4, 0xCC, 0xDD, 0xFE) and not 0xE0 <= marker <= 0xEF:
+            raise _Doubt("an unusual marker")
+    if size is None:
+        raise _Doubt("no frame before the first scan")
+    return _turned(size, exif)
+
+
+def _png(read: Reader) -> Size:
+    """To the end of the file, as PIL does, since EXIF may stand behind the pixels; checksums instead of decoding."""
+    offset, size, exif, kind = 8, None, None, b""
+    while kind != b"IEND":
+        count, kind = struct.unpack(">I4s", read(offset, 8))
+        body = read(offset + 8, count + 4)
+        if zlib.crc32(memoryview(body)[:count], zlib.crc32(kind)) != int.from_bytes(body[count:]):
+            raise _Doubt("a wrong checksum")
+        offset += count + 12
+        if (size is None) != (kind == b"IHDR"):
+            raise _Doubt("the header does not stand first")
+        if kind == b"IHDR":
+            width, height, depth, colour, packing, filtering, interlace = struct.unpack(">IIBBBBB", body[:count])
+            if (depth, colour) not in _PNG_MODES or packing or filtering or interlace > 1:
+                raise _Doubt("an unusual header")
+            size = width, height
+        elif kind == b"eXIf":
+            if exif is not None:
+                raise _Doubt("two EXIF blocks")
+            exif = body[:count]
+        elif kind in (b"zTXt", b"acTL", b"fcTL", b"fdAT") or (kind == b"iTXt" and b"xmp" in body[:count]):
+            raise _Doubt("packed text, metadata in text, or an animation")
+        elif kind == b"tEXt" and (count > 1 << 20 or body.startswith(b"Raw profile type")):
+            raise _Doubt("metadata in text")
+        elif kind[0] < 0x61 and kind not in (b"PLTE", b"IDAT", b"IEND"):
+            raise _Doubt("an unknown critical chunk")
+    assert size is not None
+    return _turned(size, exif)
+
+
+def _webp(read: Reader, length: int) -> Size:
+    end = int.from_bytes(read(4, 4), "little") + 8
+    if end > length or end % 2:
+        raise _Doubt("ends too early")
+    offset, canvas, size, exif = 12, None, None, None
+    while offset < end:
+        kind, count = struct.unpack("<4sI", read(offset, 8))
+        body, offset = offset + 8, offset + 8 + count + count % 2
+        if offset > end:
+            raise _Doubt("a chunk reaches beyond the file")
+        if kind == b"VP8X" and body == 20:
+            flags = read(body, 10)
+            if flags[0] & 0xC3:
+                raise _Doubt("an animation, or a flag nobody knows")
+            canvas = 1 + int.from_bytes(flags[4:7], "little"), 1 + int.from_bytes(flags[7:10], "little")
+        elif kind in (b"VP8 ", b"VP8L") and size is None:
+            size = _webp_lossy(read(body, 10), count) if kind == b"VP8 " else _webp_lossless(read(body, 5))
+        elif kind == b"EXIF" and exif is None:
+            exif = read(body, count)
+        elif kind == b"XMP ":
+            _without_orientation(read(body, count))
+        elif kind not in (b"ALPH", b"ICCP"):
+            raise _Doubt("an unusual chunk")
+    if size is None or canvas not in (None, size) or (canvas is None and body != 20):
+        raise _Doubt("an unusual file")
+    return _turned(size, exif)
+
+
+def _webp_lossy(start: bytes, count: int) -> Size:
+    bits = int.from_bytes(start[:3], "little")
+    if bits & 1 or (bits >> 1 & 7) > 3 or not bits >> 4 & 1 or bits >> 5 >= count or start[3:6] != b"\x9d\x01\x2a":
+        raise _Doubt("an unusual frame")
+    width, height = struct.unpack("<HH", start[6:])
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _webp_lossless(start: bytes) -> Size:
+    bits = int.from_bytes(start[1:], "little")
+    if start[0] != 0x2F or bits >> 29:
+        raise _Doubt("an unusual frame")
+    return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+
+
+def _without_orientation(xmp: bytes) -> None:
+    if b"Orientation" in xmp:
+        raise _Doubt("an orientation in XMP")
+
+
+def _turned(size: Size, exif: bytes | None) -> Size:
+    return (size[1], size[0]) if exif and _orientation(exif.removeprefix(b"Exif\0\0")) in _TURNED else size
+
+
+def _orientation(tiff: bytes) -> int | None:
+    """The tag of the first directory; what PIL might read otherwise is left to it."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        raise _Doubt("unusual EXIF")
+    at = struct.unpack(order + "I", tiff[4:8])[0]
+    count = struct.unpack_from(order + "H", tiff, at)[0]
+    entries = [struct.unpack_from(order + "HHI4s", tiff, at + 2 + 12 * number) for number in range(count)]
+    found = [struct.unpack(order + "H", value[:2])[0] for tag, _, _, value in entries if tag == _ORIENTATION]
+    if not found:
+        return None
+    for tag, kind, items, value in entries:
+        space = _TIFF_BYTES.get(kind, len(tiff)) * items
+        # PIL stops reading at an entry whose values lie outside.
+        outside = space > 4 and struct.unpack(order + "I", value)[0] + space > len(tiff)
+        if outside or (tag == _ORIENTATION and (kind, items) != (_SHORT, 1)) or len(found) > 1:
+            raise _Doubt("an unusual directory")
+    return int(found[0])
+
+
+@lru_cache
+def _pil() -> Any:
+    from PIL import Image
+
+    with contextlib.suppress(ImportError):
+        import pillow_jxl  # noqa: F401  upstream reads this format too, where it is installed
+    return Image
+
+
+def _by_pil(source: str | io.BytesIO) -> Header:
+    try:
+        with _pil().open(source) as image:
+            size, kind = image.size, image.format
+            turned = image.getexif().get(_ORIENTATION) in _TURNED
+    except Exception as error:
+        return Header(None, None, _words(error))
+    if not size[0] or not size[1]:
+        return Header(None, kind, "a side of no length")
+    return Header((size[1], size[0]) if turned else size, kind, None)
+
+
+def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    """Lists of paths in, lists of headers out, until the other side closes."""
+    while True:
+        try:
+            paths = marshal.load(questions)
+        except EOFError:
+            return
+        marshal.dump([tuple(header(path)) for path in paths], answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # Ctrl-C is the parent's to answer; where it goes, the pipe closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path += sys.argv[1:]
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,46 @@
+"""Files that a scan put into no bucket: by reason and with names, in the log, and all of them in a file."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger("gh200.start")
+
+NAMED = 10
+
+
+class LeftOut:
+    def __init__(self, backend: Any) -> None:
+        self._id = backend.id
+        cache = Path(backend.cache_file)
+        self._file = cache.with_name(f"{cache.stem}.left_out.tsv")
+        self._by_reason: dict[str, list[str]] = {}
+
+    def add(self, path: str, reason: str) -> None:
+        self._by_reason.setdefault(reason, []).append(path)
+
+    def report(self, scanned: int) -> None:
+        """Nothing to say where every file has its bucket."""
+        if not self._by_reason:
+            return
+        count = sum(len(paths) for paths in self._by_reason.values())
+        lines = [f"(id={self._id}) {count} of {scanned} files scanned are in no bucket:"]
+        for reason, paths in sorted(self._by_reason.items(), key=lambda item: -len(item[1])):
+            more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+            lines.append(f"  {len(paths)} {reason.replace('_', ' ')}: {', '.join(paths[:NAMED])}{more}")
+        lines.append(f"  all of them: {self._written()}")
+        logger.warning("\n".join(lines))
+
+    def _written(self) -> str:
+        rows = [f"{reason}\t{path}\n" for reason, paths in self._by_reason.items() for path in paths]
+        fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        try:
+            fresh.write_text("".join(rows), encoding="utf-8", errors="surrogateescape")
+            fresh.replace(self._file)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            return f"{self._file} could not be written ({error.strerror})"
+        return str(self._file)

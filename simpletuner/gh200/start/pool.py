@@ -1,0 +1,126 @@
+"""Worker processes that read picture headers: fresh interpreters that import neither torch nor upstream, never forked."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import marshal
+import queue
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+from .. import headers
+from ..errors import GH200Error
+from ..headers import Header
+
+BATCH = 512
+# Starting an interpreter takes longer than this many headers.
+TOO_FEW = 64
+DIED = "the process that read it died"
+MOST_DEATHS = 20
+
+
+class HeaderPool:
+    """Headers of many files, in order. A worker that dies costs the one file it died of."""
+
+    def __init__(self, workers: int) -> None:
+        self._free: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._threads = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="gh200-headers")
+        self._ahead = 4 * workers
+        self._deaths = 0
+        for _ in range(workers):
+            self._free.put(self._start())
+
+    def __enter__(self) -> HeaderPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            for worker in self._started:
+                worker.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._started:
+            _close(worker)
+
+    def headers(self, paths: Sequence[str]) -> Iterator[list[Header]]:
+        waiting: deque[Future[list[Header]]] = deque()
+        for start in range(0, len(paths), BATCH):
+            waiting.append(self._threads.submit(self._read, paths[start : start + BATCH]))
+            if len(waiting) > self._ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        worker = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-W", "ignore", headers.__file__, *_places_of_pil()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._started.append(worker)
+        return worker
+
+    def _start_another(self) -> subprocess.Popen[bytes]:
+        self._deaths += 1
+        if self._deaths > MOST_DEATHS:
+            raise GH200Error(
+                f"{self._deaths} processes that read picture headers have died.",
+                why="the machine ends them (memory?), or this interpreter cannot be started a second time",
+                fix="look at the messages above and at the system's log; gh200_optimizations.fast_start: false scans in "
+                "upstream's way",
+            )
+        return self._start()
+
+    def _read(self, paths: Sequence[str]) -> list[Header]:
+        worker = self._free.get()
+        try:
+            answer = _ask(worker, paths)
+            if answer is None and len(paths) == 1:
+                return [Header(None, None, DIED)]
+        finally:
+            self._free.put(worker if worker.poll() is None else self._start_another())
+        return answer if answer is not None else [found for path in paths for found in self._read([path])]
+
+
+def read_headers(paths: Sequence[str], workers: int) -> Iterator[list[Header]]:
+    """Headers in batches of at most BATCH, in the order of the paths."""
+    if len(paths) <= TOO_FEW:
+        if paths:
+            yield [headers.header(path) for path in paths]
+        return
+    with HeaderPool(max(1, min(workers, -(-len(paths) // BATCH)))) as pool:
+        yield from pool.headers(paths)
+
+
+def _ask(worker: subprocess.Popen[bytes], paths: Sequence[str]) -> list[Header] | None:
+    assert worker.stdin is not None and worker.stdout is not None
+    try:
+        marshal.dump(list(paths), worker.stdin)
+        worker.stdin.flush()
+        return [Header(*answer) for answer in marshal.load(worker.stdout)]
+    except (EOFError, OSError, ValueError, TypeError):
+        worker.kill()
+        worker.wait()
+        return None
+
+
+def _close(worker: subprocess.Popen[bytes]) -> None:
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    worker.wait()
+
+
+def _places_of_pil() -> list[str]:
+    """Where this interpreter has PIL and the formats that upstream adds to it; the workers look nowhere else."""
+    found = [importlib.util.find_spec(name) for name in ("PIL", "pillow_jxl")]
+    return sorted({str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin})
