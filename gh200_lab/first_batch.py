@@ -128,6 +128,29 @@ class Scene:
             }
 
 
+def sampler_over(scene: Scene, buckets: dict[str, list[str]], batch: int) -> Any:
+    """Upstream's sampler over names that no file stands behind."""
+    from accelerate import PartialState
+
+    from simpletuner.helpers.multiaspect.sampler import MultiAspectSampler
+
+    PartialState(cpu=True)
+    backend = scene.backend()
+    backend.aspect_ratio_bucket_indices = buckets
+    for path in {path for paths in buckets.values() for path in paths}:
+        backend.image_metadata[path] = {"crop_coordinates": (0, 0), "target_size": (64, 64)}
+    return MultiAspectSampler(
+        id=NAME,
+        metadata_backend=backend,
+        data_backend=backend.data_backend,
+        model=None,
+        accelerator=Alone(),
+        batch_size=batch,
+        caption_strategy="instanceprompt",
+        instance_prompt="a picture",
+    )
+
+
 @contextlib.contextmanager
 def _queues_that_keep() -> Iterator[None]:
     """Upstream's scan loses what its pipes have not carried when its threads end; what it would give is compared here."""

@@ -190,7 +190,7 @@ def _webp(read: Reader, length: int) -> Size:
     end = int.from_bytes(read(4, 4), "little") + 8
     if end > length or end % 2:
         raise _Doubt("ends too early")
-    offset, canvas, size, exif = 12, None, None, None
+    offset, canvas, size, exif, told = 12, None, None, None, False
     while offset < end:
         kind, count = struct.unpack("<4sI", read(offset, 8))
         body, offset = offset + 8, offset + 8 + count + count % 2
@@ -200,6 +200,7 @@ def _webp(read: Reader, length: int) -> Size:
             flags = read(body, 10)
             if flags[0] & 0xC3:
                 raise _Doubt("an animation, or a flag nobody knows")
+            told = bool(flags[0] & 0x08)
             canvas = 1 + int.from_bytes(flags[4:7], "little"), 1 + int.from_bytes(flags[7:10], "little")
         elif kind in (b"VP8 ", b"VP8L") and size is None:
             size = _webp_lossy(read(body, 10), count) if kind == b"VP8 " else _webp_lossless(read(body, 5))
@@ -209,7 +210,8 @@ def _webp(read: Reader, length: int) -> Size:
             _without_orientation(read(body, count))
         elif kind not in (b"ALPH", b"ICCP"):
             raise _Doubt("an unusual chunk")
-    if size is None or canvas not in (None, size) or (canvas is None and body != 20):
+    # Only metadata that the first chunk tells of is read; without such a chunk the picture stands alone.
+    if size is None or canvas not in (None, size) or told != (exif is not None) or (canvas is None and body != 20):
         raise _Doubt("an unusual file")
     return _turned(size, exif)
 

@@ -1,0 +1,293 @@
+"""The scan beside upstream's own, with upstream's own classes: equal results, and every file in a bucket or named."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gh200_lab.first_batch import NAME, Alone, Scene, fast_start, make_pictures, many_links
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+
+CROPS: list[dict[str, Any]] = [
+    {},
+    {"crop": True},
+    {"crop": True, "crop_style": "center", "crop_aspect": "preserve"},
+    {"crop": True, "crop_style": "corner", "crop_aspect": "closest", "crop_aspect_buckets": [1.0, 1.5, 0.66]},
+    {"crop": True, "crop_style": "random", "crop_aspect": "random", "crop_aspect_buckets": [1.0, 1.5, 0.66]},
+    {
+        "crop": True,
+        "crop_style": "random",
+        "crop_aspect": "preserve",
+        "maximum_image_size": 600,
+        "target_downsample_size": 550,
+    },
+    {"minimum_image_size": 0.1, "minimum_aspect_ratio": 0.5, "maximum_aspect_ratio": 2.0},
+]
+RESOLUTIONS: list[dict[str, Any]] = [
+    {"resolution_type": "pixel", "resolution": 512},
+    {"resolution_type": "area", "resolution": 0.5},
+]
+SETTINGS = [
+    crop
+    | resolution
+    | ({"minimum_image_size": 128} if "minimum_image_size" in crop and resolution["resolution"] == 512 else {})
+    for crop, resolution in itertools.product(CROPS, RESOLUTIONS)
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("scan") / "pictures"
+    rng = random.Random(5)
+    sizes = [(rng.randint(20, 900), rng.randint(20, 900)) for _ in range(30)]
+    pictures = make_pictures(made, [rng.choice(sizes) for _ in range(120)])
+    (made / "broken.png").write_bytes(b"nonsense")
+    (made / "short.png").write_bytes(pictures[0].read_bytes()[:-30])
+    (made / "short.jpg").write_bytes(pictures[1].read_bytes()[:-30])
+    pictures[3].with_suffix(".bbox").write_text(json.dumps([{"label": "cat", "bbox": [0.1, 0.1, 0.5, 0.5]}]))
+    return made
+
+
+def sized_files(backend: Any, sizes: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures that are nothing but a size, for upstream's own probe and for our reader."""
+    from simpletuner.gh200.headers import Header
+    from simpletuner.gh200.start import scan
+    from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
+    from simpletuner.helpers.training.state_tracker import StateTracker
+
+    StateTracker.set_image_files([("", [], list(sizes))], NAME)
+    monkeypatch.setattr(
+        DiscoveryMetadataBackend, "_probe_image_dimensions", lambda self, path: {"original_size": sizes[str(path)]}
+    )
+    monkeypatch.setattr(
+        scan, "read_headers", lambda paths, workers: iter([[Header(sizes[path], "PNG", None) for path in paths]])
+    )
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(str(value) for value in settings.values()))
+def test_first_batch_scan_is_upstreams(folder: Path, settings: dict[str, Any]) -> None:
+    scene = Scene(folder, settings)
+    upstream, ours = scene.scanned(False), scene.scanned(True)
+    assert ours == upstream
+    assert sum(map(len, ours["buckets"].values())) > 30
+
+
+@pytest.mark.parametrize(
+    "count", [600, pytest.param(100_000 // len(SETTINGS) + 1, marks=pytest.mark.slow)], ids=["few", "100000"]
+)
+def test_first_batch_scan_gives_random_sizes_what_upstream_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    rng = random.Random(11)
+    pool = [(rng.randint(1, 4000), rng.randint(1, 4000)) for _ in range(count // 2)]
+    for settings in SETTINGS:
+        sizes = {f"/none/{number}.png": rng.choice(pool) for number in range(count)}
+        results = []
+        for on in (False, True):
+            scene = Scene(tmp_path / "none", settings)
+            scene.forget_files()
+            with fast_start(on):
+                backend = scene.backend()
+                sized_files(backend, sizes, monkeypatch)
+                random.seed(1)
+                workers = _alone(backend, on)
+                results.append((workers, random.getstate()))
+        assert results[0] == results[1], settings
+
+
+def _alone(backend: Any, on: bool) -> dict[str, Any]:
+    """The scan itself; upstream's worker is called, not started, because its queues lose what they hold."""
+    from simpletuner.gh200.start.sites import scan_workers
+    from simpletuner.helpers.training.state_tracker import StateTracker
+
+    files = list(StateTracker.get_image_files(NAME))
+    statistics: dict[str, Any] = {"total_processed": 0, "skipped": {}}
+    if on:
+        assert scan_workers(backend, [1], files, set(), statistics, None) == []
+    else:
+        for path in files:
+            backend.aspect_ratio_bucket_indices = backend._process_for_bucket(
+                path,
+                backend.aspect_ratio_bucket_indices,
+                metadata_updates=backend.image_metadata,
+                statistics=statistics,
+            )
+            statistics["total_processed"] += 1
+    return {
+        "buckets": backend.aspect_ratio_bucket_indices,
+        "metadata": backend.image_metadata,
+        "statistics": statistics,
+    }
+
+
+def test_first_batch_scan_with_processes_leaves_the_parents_random_state(folder: Path) -> None:
+    scene = Scene(folder, {"crop": True}, enable_multiprocessing=True, aspect_bucket_worker_count=3)
+    random.seed(7)
+    before = random.getstate()
+    ours = scene.scanned(True, seed=7)
+    assert ours["random"] == before
+    assert ours["metadata"] == Scene(folder, {"crop": True}).scanned(True, seed=7)["metadata"]
+
+
+def test_first_batch_off_is_upstreams_own_code(folder: Path) -> None:
+    from simpletuner.gh200 import hooks, run
+    from simpletuner.gh200.settings.cache_options import CacheOptions
+    from simpletuner.gh200.settings.sources import read_settings
+
+    backend, workers = Scene(folder).backend(), [object()]
+    for block, environ, acts in (
+        ({"fast_start": False}, {}, False),
+        ({"fast_start": True}, {}, True),
+        ({"uvm_log_interval": 7}, {}, True),
+        ({}, {"GH200_UVM_ACCESS_PATTERN": "gpu_first"}, False),
+        ({"fast_start": False, "uvm_log_interval": 7}, {}, False),
+    ):
+        run.begin(read_settings({"gh200_optimizations": block} if block else {}, environ), CacheOptions())
+        given = hooks.scan_workers(backend, workers, [], set(), {"total_processed": 0, "skipped": {}})
+        assert (given == []) is acts, (block, environ)
+        assert (hooks.unseen_index(_Bucket(backend), "1.0", []) is not None) is acts
+        run.end()
+
+
+class _Bucket:
+    def __init__(self, backend: Any) -> None:
+        self.metadata_backend, self._sample_path = backend, str
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.WARNING, logger="gh200.start"):
+        yield caplog
+
+
+def test_first_batch_scan_names_what_it_leaves_out(folder: Path, told: pytest.LogCaptureFixture) -> None:
+    scene = Scene(folder, {"minimum_image_size": 300}, aspect_bucket_worker_count=4)
+    found = scene.scanned(True)
+    placed = {path for paths in found["buckets"].values() for path in paths}
+    rows = [
+        line.split("\t")
+        for line in (scene.output / "aspect_ratio_bucket_indices.left_out.tsv").read_text().splitlines()
+    ]
+    pictures = {str(path) for path in folder.iterdir() if path.suffix != ".bbox"}
+    assert placed | {path for _, path in rows} == pictures and not placed & {path for _, path in rows}
+    assert {reason for reason, path in rows if path.endswith(("broken.png", "short.png"))} != {"too_small"}
+    assert "too small" in told.text and "broken.png" in told.text and f"of {len(pictures)} files scanned" in told.text
+
+
+def test_first_batch_scan_repairs_missing_metadata(folder: Path) -> None:
+    scene = Scene(folder)
+    whole = scene.scanned(True)
+    (scene.output / "aspect_ratio_bucket_metadata.json").write_text("{}")
+    again = scene.scanned(True, fresh=False)
+    assert again["metadata"].keys() == whole["metadata"].keys()
+    for path, metadata in again["metadata"].items():
+        assert {**metadata, "crop_coordinates": 0} == {**whole["metadata"][path], "crop_coordinates": 0}
+
+
+def test_first_batch_scan_of_staged_pictures_reads_no_file_again(folder: Path, tmp_path: Path) -> None:
+    from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
+
+    copy = tmp_path / "pictures"
+    make_pictures(copy, [(100 + number % 9, 200) for number in range(40)])
+    expected = Scene(copy).scanned(True)
+    staged = GH200InMemoryBackend(Alone(), NAME, instance_data_dir=str(copy))
+    for path in copy.iterdir():
+        path.write_bytes(b"gone")
+    found = Scene(copy).scanned(True, data_backend=staged)
+    assert found["buckets"] == expected["buckets"] and found["metadata"] == expected["metadata"]
+
+
+def test_first_batch_files_that_come_go_and_change_between_starts(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "pictures")
+    pictures = make_pictures(scene.folder, [(100, 200)] * 30)
+    scene.scanned(True)
+    before = shutil.copytree(scene.output, tmp_path / "before")
+    pictures[0].unlink()
+    added = make_pictures(scene.folder / "more", [(300, 100)] * 5)
+    results = []
+    for on in (True, False):
+        shutil.rmtree(scene.output)
+        shutil.copytree(before, scene.output)
+        scene.scanned(on, fresh=False)
+        with fast_start(on):
+            backend = scene.backend()
+            backend.refresh_buckets()
+        results.append({bucket: sorted(paths) for bucket, paths in backend.aspect_ratio_bucket_indices.items()})
+    assert results[0] == results[1]
+    assert sorted(itertools.chain(*results[0].values())) == sorted(map(str, [*pictures[1:], *added]))
+
+
+SCANNER = """
+import sys
+from pathlib import Path
+from gh200_lab.first_batch import Scene
+scene = Scene(Path(sys.argv[1]), aspect_bucket_worker_count=12)
+for _ in range(int(sys.argv[2])):
+    found = scene.scanned(True, fresh=sys.argv[3] == "fresh")
+    print(sum(map(len, found["buckets"].values())), len(found["metadata"]), flush=True)
+"""
+
+
+def start_scanner(folder: Path, times: int = 1, fresh: str = "fresh") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCANNER, str(folder), str(times), fresh],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.slow
+def test_first_batch_a_hundred_scans_under_load_lose_nothing(tmp_path: Path) -> None:
+    originals = make_pictures(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
+    many_links(tmp_path / "pictures", originals, 2000)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
+    try:
+        scanner = start_scanner(tmp_path / "pictures", times=100)
+        printed, _ = scanner.communicate(timeout=1500)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert printed.split("\n")[:-1] == ["2000 2000"] * 100
+
+
+@pytest.mark.slow
+def test_first_batch_a_killed_scan_goes_on_to_the_same_end_and_two_at_once_agree(tmp_path: Path) -> None:
+    originals = make_pictures(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
+    folder = tmp_path / "pictures"
+    many_links(folder, originals, 5000)
+    undisturbed = Scene(folder).scanned(True)
+    rng = random.Random(9)
+    for _ in range(4):
+        scanner = start_scanner(folder, times=50)
+        assert scanner.stdout is not None
+        scanner.stdout.readline()
+        time.sleep(rng.uniform(0, 2))
+        os.killpg(scanner.pid, signal.SIGKILL)
+        scanner.wait()
+        found = Scene(folder).scanned(True, fresh=False)
+        assert _comparable(found) == _comparable(undisturbed)
+    both = [start_scanner(folder, fresh="again") for _ in range(2)]
+    assert [process.communicate(timeout=600)[0] for process in both] == ["5000 5000\n"] * 2
+
+
+def _comparable(found: dict[str, Any]) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Without the order of buckets, and without crops, which are drawn anew."""
+    metadata = {path: {**one, "crop_coordinates": 0} for path, one in found["metadata"].items()}
+    plain = json.loads(json.dumps(metadata))
+    return {bucket: sorted(paths) for bucket, paths in found["buckets"].items()}, plain
