@@ -124,3 +124,9 @@ def unseen_samples(index: Any) -> Any | None:
     from .start.sites import unseen_samples as samples
 
     return samples(index)
+
+
+def provide_dummy_scheduler() -> None:
+    from .start.dummy_scheduler import provide
+
+    provide()
