@@ -152,6 +152,25 @@ def sampler_over(scene: Scene, buckets: dict[str, list[str]], batch: int) -> Any
 
 
 @contextlib.contextmanager
+def queues_that_let_go() -> Iterator[None]:
+    """Upstream's own queues, but what they lost does not keep this process from ending."""
+    from simpletuner.helpers.metadata.backends import base
+
+    plain = base.Queue
+
+    def made() -> Any:
+        queue = plain()
+        queue.cancel_join_thread()
+        return queue
+
+    base.Queue = made
+    try:
+        yield
+    finally:
+        base.Queue = plain
+
+
+@contextlib.contextmanager
 def _queues_that_keep() -> Iterator[None]:
     """Upstream's scan loses what its pipes have not carried when its threads end; what it would give is compared here."""
     from simpletuner.helpers.metadata.backends import base

@@ -111,6 +111,12 @@ COMMANDS: dict[str, How] = {
     ".venv/bin/python -m gh200_lab.bench step": Run(
         more=" --quick --rounds 1", marks=("slow",), needs="build/fork/simpletuner"
     ),
+    ".venv/bin/python -m gh200_lab.bench start": Elsewhere(
+        "tests/fork/test_first_batch_reports.py::test_first_batch_bench_runs_in_small", "start"
+    ),
+    ".venv/bin/python -m gh200_lab.bench start --million": Elsewhere(
+        "tests/fork/test_first_batch_reports.py::test_first_batch_bench_runs_in_small", "start"
+    ),
     ".venv/bin/python -m gh200_lab.bench caches": Elsewhere(
         f"{BENCH}::test_unified_bench_reads_and_collates_every_way", "bench"
     ),

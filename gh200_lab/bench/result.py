@@ -18,6 +18,7 @@ class BenchSettings:
     rounds: int = 5
     quick: bool = False
     folder: str | None = None
+    million: bool = False
 
 
 def spread(values: Samples) -> tuple[float, float, float]:

@@ -1,0 +1,51 @@
+"""Our reports to SimpleTuner: each fault is there in the pristine tree and gone in the fork; and the bench of the start."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+from gh200_lab.place import ROOT
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+REPORTS = sorted(path.stem for path in (ROOT / "upstream").glob("*.md") if path.stem != "README")
+
+
+def run(tree: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "SIMPLETUNER_SKIP_TORCH"}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *words],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(tree)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(("tree", "code"), [(tiny.PRISTINE, 1), (tiny.FORK, 0)], ids=["pristine", "fork"])
+def test_first_batch_reports_hold_for_plain_upstream_and_not_for_the_fork(
+    tree: Path, code: int, tmp_path: Path
+) -> None:
+    done = run(tree, tmp_path, str(ROOT / "upstream" / "reproduce.py"))
+    lines = re.sub(r"\x1b\[\d*m", "", done.stdout).splitlines()
+    told = dict(line.split(": ", 1) for line in lines if ": " in line)
+    assert sorted(told) == REPORTS and len(REPORTS) == 4
+    assert {name: text == "not reproduced" for name, text in told.items()} == dict.fromkeys(REPORTS, code == 0), told
+    assert done.returncode == code
+    for name in REPORTS:
+        assert f"reproduce.py {name}" in (ROOT / "upstream" / f"{name}.md").read_text()
+
+
+@pytest.mark.slow
+def test_first_batch_bench_runs_in_small(tmp_path: Path) -> None:
+    done = run(tiny.FORK, tmp_path, "-m", "gh200_lab.bench", "start", "--quick", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert "cold scan of 2,000 files" in done.stdout and (tmp_path / "start.json").is_file()

@@ -1,0 +1,25 @@
+"""The repair of missing metadata starts workers with six of seven arguments; they die, and it reports success."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+from scene import make_pictures, metadata_backend
+
+
+def reproduce(folder: Path) -> str | None:
+    from simpletuner.helpers.metadata.backends import base
+
+    paths = make_pictures(folder / "pictures", 20)
+    # Plain queues, so that the other fault (scan_loses_entries) does not stand in the way.
+    plain, base.Queue = base.Queue, queue.Queue
+    try:
+        metadata_backend(folder / "pictures").compute_aspect_ratio_bucket_indices()
+        (folder / "output" / "metadata.json").write_text("{}")
+        backend = metadata_backend(folder / "pictures")
+        backend.compute_aspect_ratio_bucket_indices()
+    finally:
+        base.Queue = plain
+    missing = [path for path in paths if backend.get_metadata_by_filepath(path) is None]
+    return f"{len(missing)} of {len(paths)} pictures still have no metadata after the repair" if missing else None
