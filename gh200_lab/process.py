@@ -40,10 +40,13 @@ def run(
     log: Path,
     limit: float,
     watch: Callable[[int], None] = lambda group: None,
+    pause: float = PAUSE,
+    append: bool = False,
 ) -> Finished:
     """What it printed is kept in `log`; `watch` is called again and again while it runs, with its process group."""
     started = time.monotonic()
-    with log.open("wb") as written:
+    with log.open("ab" if append else "wb") as written:
+        begun = written.tell()
         # A session of its own: launchers start children, and all of them must end with the scenario.
         process = subprocess.Popen(
             command, cwd=cwd, env=dict(environment), stdout=written, stderr=subprocess.STDOUT, start_new_session=True
@@ -51,15 +54,19 @@ def run(
         try:
             while process.poll() is None:
                 if time.monotonic() - started > limit:
-                    told = complaint(log.read_text(encoding="utf-8", errors="replace"))
+                    told = complaint(_printed(log, begun))
                     raise Failed(f"{Path(command[0]).name} did not end within {limit:.0f} s; last: {told}")
                 watch(process.pid)
-                time.sleep(PAUSE)
+                time.sleep(pause)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return Finished(process.returncode, log.read_text(encoding="utf-8", errors="replace"), time.monotonic() - started)
+    return Finished(process.returncode, _printed(log, begun), time.monotonic() - started)
+
+
+def _printed(log: Path, begun: int) -> str:
+    return log.read_bytes()[begun:].decode("utf-8", "replace")
 
 
 def end_well_when_asked_to() -> None:

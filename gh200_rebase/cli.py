@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         upstream=True,
         into="the fork's tree (default: build/fork)",
     )
+    apply.add_argument("-v", "--verbose", action="store_true", help="every edit, not only those with something to say")
     apply.add_argument("--dry-run", action="store_true", help="show what would happen; write nothing")
     apply.add_argument("--skip-tests", action="store_true", help="no smoke test before, no validation after")
     apply.add_argument("--accept-drift", action="store_true", help="go on although surroundings changed; not recorded")

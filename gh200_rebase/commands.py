@@ -33,7 +33,8 @@ def apply(project: Project, options: Namespace, result: Result) -> int:
         result.update(into=str(into), already=True)
         return EXIT_CLEAN
     assessment = _assess(project, upstream, result)
-    print(report.edits_table(assessment), report.summary(assessment), sep="\n\n")
+    edits = report.edits_table(assessment, noted_only=not (options.dry_run or options.verbose))
+    print(*filter(None, (edits, report.summary(assessment))), sep="\n\n")
     assessment.require(options.accept_drift)
     if options.dry_run:
         print("\ndry run: nothing was written")

@@ -4,11 +4,15 @@ set -euo pipefail
 here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source=scripts/lib/bootstrap.sh
 source "$here/lib/bootstrap.sh"
+# shellcheck source=scripts/lib/checks.sh
+source "$here/lib/checks.sh"
+# shellcheck source=scripts/lib/stages.sh
+source "$here/lib/stages.sh"
 root=$(gh200_root)
 
 usage() {
     cat <<'HELP'
-usage: scripts/run_all_tests.sh [--fast | --full] [--level NAME] [-- PYTEST_ARGUMENT...]
+usage: scripts/run_all_tests.sh [--fast | --full] [--level NAME] [-v] [-- PYTEST_ARGUMENT...]
 
 Style, types and layers first (scripts/gates.sh, under a minute); then the unit tests and the tests that train a tiny
 model in the real fork. Sets up .venv and build/fork first.
@@ -17,6 +21,7 @@ model in the real fork. Sets up .venv and build/fork first.
   --full        also the slow ones: every upstream release, both lock platforms, and all of upstream's own tests on the
                 pristine tree and on the fork, compared (hours; goes on where it was interrupted)
   --level NAME  only one level: unit, integration, system or performance
+  -v            everything each stage prints; otherwise it is in the log, whose path is shown
   --help        this text
 
 exit code: 0 when everything passed
@@ -29,6 +34,7 @@ while (($#)); do
         --fast) scope=fast ;;
         --full) scope=full ;;
         --level) level=${2:?--level needs a name} && shift ;;
+        --verbose | -v) export GH200_VERBOSE=1 ;;
         --help | -h) usage && exit ;;
         --) shift && break ;;
         *) gh200_die "unknown argument: $1" "" "scripts/run_all_tests.sh --help" ;;
@@ -37,8 +43,12 @@ while (($#)); do
 done
 
 cd "$root"
+gh200_check_writable "$(gh200_home)"
+gh200_open_log tests
 scripts/setup.sh
-scripts/gates.sh
+python=$(gh200_home)/.venv/bin/python
+stage() { gh200_stage "$python" "$@"; }
+stage --done '(?<=gates: ).*' gates -- scripts/gates.sh
 marks=("${level:+$level}")
 arguments=()
 case $scope in
@@ -48,12 +58,12 @@ case $scope in
         ;;
     default)
         marks+=("not slow")
-        ./execute_gh200_rebase.sh --skip-tests
+        gh200_stage_fork "$python"
         arguments+=(--fork --network)
         ;;
     full)
-        ./execute_gh200_rebase.sh --skip-tests
-        ./execute_gh200_rebase.sh matrix
+        gh200_stage_fork "$python"
+        stage --done '^.*releases.*$' matrix -- ./execute_gh200_rebase.sh matrix
         arguments+=(--fork --network)
         ;;
 esac
@@ -62,26 +72,32 @@ for mark in "${marks[@]}"; do
     [[ -z $mark ]] || chosen+=${chosen:+ and }$mark
 done
 [[ -z $chosen ]] || arguments+=(-m "$chosen")
-run() { .venv/bin/python -m pytest "${arguments[@]}" "$@"; }
+# A line of pytest's ends with how far it is; with its own colours and width it could not be found.
+pytest=(env COLUMNS=80 "$python" -m pytest --color=no "${arguments[@]}")
+closing='^=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*?) =+$'
+tests() { stage --percent '\[ *([0-9]+)%\]' --done "$closing" --shown 200 "$@"; }
 
 code=0
 if [[ $scope == fast || -n $level || $# -gt 0 ]]; then
-    run tests "$@" || code=$?
+    tests tests -- "${pytest[@]}" tests "$@" || code=$?
 else
     # A training run keeps one core busy; the unit tests take the other.
-    log=build/unit-tests.log
-    run tests/unit >"$log" 2>&1 &
+    log=$GH200_LOG.unit
+    "${pytest[@]}" tests/unit >"$log" 2>&1 &
     unit=$!
-    trap 'kill "$unit" 2>/dev/null || true' EXIT
-    echo "unit tests run beside the fork's; their messages: $log"
-    run tests/fork || code=$?
-    wait "$unit" || { code=$? && cat "$log"; }
-    trap - EXIT
-    echo "unit tests: $(tail -n 1 "$log")"
+    trap 'kill "$unit" 2>/dev/null || true; rm -f "$log"' EXIT
+    tests "fork's tests" -- "${pytest[@]}" tests/fork || code=$?
+    # shellcheck disable=SC2016
+    tests "unit tests" -- bash -c 'tail -n +1 -f --pid="$1" "$2"; tail -n 1 "$2" | grep passed | grep -vqE "failed|error"' \
+        wait "$unit" "$log" || code=$?
+    wait "$unit" || code=$?
 fi
 # Only whole runs: a level or a choice of tests was asked for to be quick.
 if [[ $scope == full && -z $level && $# == 0 ]]; then
-    scripts/test_upstream_features.sh --full || code=1
+    stage "upstream's tests" -- scripts/test_upstream_features.sh --full || code=1
 fi
+# What was skipped and why, and what the suites end with.
+sed -n -E -e '/^(SKIPPED|FAILED|ERROR) /p' -e '/^=+ .*(passed|failed|error|no tests ran).* =+$/p' "$GH200_LOG"
 ((code == 0)) && echo "all tests passed" || echo "tests failed"
+echo "log: $(gh200_log_path)"
 exit "$code"

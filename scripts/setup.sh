@@ -8,18 +8,22 @@ source "$here/lib/bootstrap.sh"
 source "$here/lib/checks.sh"
 # shellcheck source=scripts/lib/torch.sh
 source "$here/lib/torch.sh"
+# shellcheck source=scripts/lib/stages.sh
+source "$here/lib/stages.sh"
 
 usage() {
     cat <<'HELP'
-usage: scripts/setup.sh [--tool-only] [--keep-torch] [--python PATH] [--help]
+usage: scripts/setup.sh [--tool-only] [--keep-torch] [--python PATH] [-v] [--help]
 
 Makes .venv from requirements/fork.lock (about 4 GB to download, 7 GB on disk, a minute). A second run only checks
-it; one that is broken, half made, moved or older than the lock is made anew.
+it; one that is broken, half made, moved or older than the lock is made anew. `simpletuner` in .venv/bin is the
+fork's.
 
   --tool-only    only build/tool, what the rebase tool needs: seconds
   --keep-torch   use the torch the chosen Python (or .venv) already has instead of the locked one. Later runs remember
                  it; remove .venv to go back
   --python PATH  the Python 3.12 or 3.13 to use (also: GH200_PYTHON); default: the newest one found
+  -v, --verbose  everything uv says; otherwise it is in the log, whose path is shown where something goes wrong
   --help         this text
 
 exit codes: 0 ready, 4 refused (the message says why and what to do)
@@ -34,6 +38,7 @@ while (($#)); do
         --tool-only) environment=$home/build/tool lock=$home/requirements/tool.lock ;;
         --keep-torch) torch=kept ;;
         --python) chosen=${2:-} && shift ;;
+        --verbose | -v) export GH200_VERBOSE=1 ;;
         --help | -h) usage && exit ;;
         *) gh200_die "unknown argument: $1" "" "scripts/setup.sh --help" ;;
     esac
@@ -59,10 +64,11 @@ take_turn() {
     flock -n 9 || { gh200_say "another set-up is at work in this checkout; waiting for it" && flock 9; }
 }
 
-install() { "$uv" pip install --no-deps --require-hashes --build-constraints "$lock" -r "$wanted" "$@"; }
+# Sets `install`, to be called with a Python.
+settle_install() { install=("$uv" pip install --no-deps --require-hashes --build-constraints "$lock" -r "$wanted"); }
 
 # plan [--offline]: what uv would do, without doing it
-plan() { install --dry-run --python "$python" --target "$home/build/.plan" "$@" 2>&1; }
+plan() { "${install[@]}" --dry-run --python "$python" --target "$home/build/.plan" "$@" 2>&1; }
 
 # Everything in uv's cache: no network needed. Sets `offline`.
 look_ahead() {
@@ -71,11 +77,12 @@ look_ahead() {
     if answer=$(plan --offline) && [[ $answer != *"Would download"* ]]; then return; fi
     offline=()
     answer=$(plan) && return
-    gh200_say "$answer"
+    printf '%s\n' "$answer" >>"$GH200_LOG"
     if grep -qiE 'error sending request|dns error|connect|timed out|network' <<<"$answer"; then
         gh200_die "the package registry cannot be reached" "uv's cache does not hold all of the locked packages" \
             "connect to a network or set a mirror (UV_DEFAULT_INDEX), once; later set-ups work from the cache"
     fi
+    gh200_say "$answer"
     gh200_die "uv cannot install the lock" "see its message above" "scripts/lock_environment.sh --check tells if the lock is sound"
 }
 
@@ -114,12 +121,34 @@ write_paths() {
     local site=$1 fork=$home/build/fork
     [[ ! -f $home/simpletuner/__init__.py ]] || fork=$home
     printf '%s\n' "$fork" >"$site/gh200-fork.pth"
+    write_commands "$site"
     if [[ $torch == kept && $owner != "$environment/bin/python" ]]; then
         # An owner that is itself a virtual environment is not covered by --system-site-packages.
         "$owner" -I -c 'import sys, sysconfig
 if sys.prefix != sys.base_prefix: print(f"import site; site.addsitedir({sysconfig.get_path("purelib")!r})")' \
             >"$site/gh200-torch.pth"
     fi
+}
+
+# into FILE: standard input, in one step, and only where it differs: others may be running it.
+into() {
+    local text
+    text=$(cat)
+    [[ -f $1 && $(<"$1") == "$text" ]] || { printf '%s\n' "$text" >"$1.$$" && chmod 755 "$1.$$" && mv -f "$1.$$" "$1"; }
+}
+
+# Upstream is never installed, so nothing else makes its command.
+write_commands() {
+    local site=$1
+    into "$environment/bin/simpletuner" < <(printf '#!%s/bin/python\n' "$environment" && cat "$here/lib/venv/simpletuner.py")
+    into "$site/gh200_start.py" <"$here/lib/venv/gh200_start.py"
+    into "$site/gh200-start.pth" <<<"import gh200_start"
+}
+
+say_ready() {
+    # Made before there was such a command, or by somebody else.
+    [[ $environment != "$home/.venv" || ! -w $environment/bin ]] || write_commands "$(site_packages)"
+    gh200_say "$(printf '%-16s %s' "${environment##*/}" "ready: $environment")"
 }
 
 # Last of all: an environment without a full stamp is half made, and the next run starts over.
@@ -131,20 +160,22 @@ write_stamp() {
 }
 
 if ready; then
-    gh200_say "ready: $environment"
+    say_ready
     exit
 fi
 gh200_check_platform
 gh200_check_writable "$home"
 take_turn
 if ready; then
-    gh200_say "ready: $environment"
+    say_ready
     exit
 fi
 
+gh200_open_log setup
 python=$(gh200_find_python "$chosen")
 uv=$(gh200_find_uv "$python")
-gh200_say "$environment: Python $(gh200_python_version "$python") ($python), $("$uv" --version)"
+gh200_settle_cache "$uv"
+gh200_say "$(printf '%-16s %s' Python "$(gh200_python_version "$python") ($python), $("$uv" --version | cut -d' ' -f1,2)")"
 wanted=$lock owner=""
 if [[ $torch == kept ]]; then
     owner=$(gh200_torch_owner "$environment" "$python" "$lock")
@@ -152,16 +183,18 @@ if [[ $torch == kept ]]; then
     gh200_lock_beside "$owner" "$lock" >"$wanted"
 fi
 [[ $environment != "$home/.venv" ]] || gh200_check_glibc "$home/requirements/glibc.txt"
+settle_install
 look_ahead
 rm -rf "$home/build/.plan"
 check_space
 [[ -n $owner && $owner == "$environment/bin/python" ]] || make_environment
 # Not whole yet, but a run that ends here must not make the next one forget whose torch this is.
 printf 'torch %s\n' "$torch" >"$environment/.gh200-stamp"
-install --python "$environment/bin/python" "${offline[@]}" ||
+gh200_stage "$python" --counted '^ *Downloaded ' '^ *Downloading ' --done '^Installed .*' packages -- \
+    "${install[@]}" --python "$environment/bin/python" "${offline[@]}" ||
     gh200_die "could not finish $environment" "see uv's message above" "run it again: what was downloaded is kept"
 site=$(site_packages)
 [[ $environment != "$home/.venv" ]] || write_paths "$site"
 [[ $torch == locked ]] || gh200_show_torch "$environment"
 write_stamp "$site"
-gh200_say "ready: $environment"
+say_ready

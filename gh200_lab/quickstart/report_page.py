@@ -1,32 +1,19 @@
-"""build/quickstart/report.html: one self-contained page that says what a run did, from its run log."""
+"""build/quickstart/report.html: what upstream's report lacks. What was on and why, the ramp, memory by kind and place."""
 
 from __future__ import annotations
 
-import html
-import io
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ..tiny.config import Record
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #1a7f37; --bad: #b35900; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { margin-bottom: .2rem; } h2 { margin-top: 2.2rem; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
-.tile { background: var(--soft); border-radius: .5rem; padding: .7rem .9rem; }
-.tile b { display: block; font-size: 1.35rem; } .tile span { opacity: .75; font-size: .85rem; }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-figure { margin: 1rem 0; background: #fff; border-radius: .5rem; padding: .5rem; } figure svg { width: 100%; height: auto; }
-code, pre { background: var(--soft); border-radius: .3rem; padding: .1rem .3rem; } pre { padding: .7rem; overflow-x: auto; }
-.on { color: var(--good); } .off { color: var(--bad); }
-"""
+from . import page_parts as parts
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything the page shows."""
+    """Everything the page shows. `pictures` are what the model drew before and after; `upstream` is its own report."""
 
     steps: list[Record]
     end: Record
@@ -34,52 +21,69 @@ class Report:
     seconds: float
     machine: dict[str, str]
     checkpoint: str
+    pictures: tuple[Path, Path] | None = None
+    upstream: Path | None = None
+    notes: tuple[str, ...] = field(default=())
 
 
 def write_page(run: Report, path: Path) -> Path:
     runtime = run.end.get("runtime") or {}
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Quick start report</title>",
+    made = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Quick start: what of the GH200 was used</title>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<style>{STYLE}</style></head><body>",
-        f"<h1>{len(run.steps)} steps trained</h1><p>{html.escape(run.machine.get('device', ''))}</p>",
-        _tiles(run),
-        "<h2>Loss</h2>",
-        _figure("loss", _loss_plot(run.steps)),
-        "<h2>Effective batch size</h2>",
-        _figure("batch", _batch_plot(run.steps)),
-        "<h2>Memory of the trainer process</h2>",
-        _figure("memory", _memory_plot(run.steps)),
-        "<h2>What was on</h2>",
+        f"<style>{parts.STYLE}</style></head><body>",
+        _head(run, path),
+        _pictures(run),
+        "<h2>What was on, and what was not possible here</h2>",
         _features(runtime),
+        "<h2>Effective batch size</h2>",
+        _ramp(run.steps),
+        "<h2>Memory, by kind and place</h2>",
+        _memory(run.steps, runtime),
         _measurements(runtime),
         "<h2>How it was run</h2>",
-        f"<pre>{html.escape(run.command)}</pre>",
-        _table(sorted({**run.machine, "LoRA weights": run.checkpoint}.items())),
+        f"<pre>{parts.text(run.command)}</pre>",
+        parts.rows((parts.text(name), parts.text(value)) for name, value in _facts(run)),
         "</body></html>",
     ]
-    path.write_text("\n".join(parts), encoding="utf-8")
+    fresh = path.with_suffix(".new")
+    fresh.write_text("\n".join(made), encoding="utf-8")
+    fresh.replace(path)
     return path
 
 
-def _tiles(run: Report) -> str:
+def _head(run: Report, path: Path) -> str:
+    when = datetime.fromtimestamp(run.steps[-1]["time"], UTC)
     samples = sum(step["effective_batch_size"] for step in run.steps)
-    training = run.steps[-1]["time"] - run.steps[0]["time"]
-    after_first = samples - run.steps[0]["effective_batch_size"]
-    peak = max(step["resident_bytes"] for step in run.steps)
-    tiles = {
-        "final loss": f"{run.steps[-1]['loss']:.4f}",
-        "samples seen": f"{samples}",
-        "samples per second": f"{after_first / training:.1f}" if training > 0 else "n/a",
+    quarter = max(1, len(run.steps) // 4)
+    shown = {
+        "mean loss, first and last quarter": f"{_mean(run.steps[:quarter]):.3f} → {_mean(run.steps[-quarter:]):.3f}",
+        "samples seen": f"{samples:,}",
         "seconds in all": f"{run.seconds:.0f}",
-        "peak memory": _size(peak),
+        "most memory of the trainer": parts.size(max(step["resident_bytes"] for step in run.steps)),
     }
+    more = ""
+    if run.upstream is not None:
+        link = parts.text(os.path.relpath(run.upstream, path.parent))
+        more = f"<p><a href='{link}'>Loss, learning rate, timesteps and all samples: SimpleTuner's own report</a></p>"
+    device = parts.text(run.machine.get("device", ""))
+    date = f"{when.day} {when:%B %Y, %H:%M} UTC"
+    return f"<h1>{len(run.steps)} steps trained</h1><p class='quiet'>{date} · {device}</p>{parts.tiles(shown)}{more}"
+
+
+def _mean(steps: list[Record]) -> float:
+    return float(sum(step["loss"] for step in steps) / len(steps))
+
+
+def _pictures(run: Report) -> str:
+    notes = "".join(f"<p class='quiet'>{parts.text(note)}</p>" for note in run.notes)
+    if run.pictures is None:
+        return notes
+    before, after = run.pictures
+    shown = parts.picture(before, "before training") + parts.picture(after, f"after {len(run.steps)} steps")
+    told = "The model is tiny and random, so no shape is to be expected; the prompt and the seed of both are the same."
     return (
-        "<div class='tiles'>"
-        + "".join(
-            f"<div class='tile'><b>{html.escape(value)}</b><span>{name}</span></div>" for name, value in tiles.items()
-        )
-        + "</div>"
+        f"<h2>The same picture, before and after</h2><div class='pair'>{shown}</div><p class='quiet'>{told}</p>{notes}"
     )
 
 
@@ -87,86 +91,66 @@ def _features(runtime: Record) -> str:
     on, missing = runtime.get("on", {}), runtime.get("unavailable", {})
     if not on and not missing:
         return "<p>No GH200 feature was asked for: this was upstream's own training, unchanged.</p>"
-    rows = [(f"<span class='on'>on</span> {html.escape(name)}", html.escape(str(text))) for name, text in on.items()]
-    rows += [
-        (f"<span class='off'>not possible here</span> {html.escape(name)}", html.escape(str(text)))
-        for name, text in missing.items()
+    shown = [(f"<span class='on'>on</span> {parts.text(name)}", parts.text(told)) for name, told in on.items()]
+    shown += [
+        (f"<span class='off'>not possible here</span> {parts.text(name)}", parts.text(told))
+        for name, told in missing.items()
     ]
-    return "<table>" + "".join(f"<tr><td>{name}</td><td>{text}</td></tr>" for name, text in rows) + "</table>"
+    return parts.rows(shown)
 
 
-def _measurements(runtime: Record) -> str:
-    """What features measured about themselves, under the names they chose."""
+def _ramp(steps: list[Record]) -> str:
+    sizes = [step["effective_batch_size"] for step in steps]
+    told = f"{sizes[0]} → {sizes[-1]} samples per update" if sizes[0] != sizes[-1] else f"{sizes[0]} samples per update"
+    return parts.step_chart("batch", [step["step"] for step in steps], sizes, told, "optimizer step")
+
+
+def _memory(steps: list[Record], runtime: Record) -> str:
     measured = runtime.get("measured", {})
-    return "".join(f"<h2>{html.escape(title)}</h2>{_table(_flat(values))}" for title, values in measured.items())
-
-
-def _flat(values: Record, above: str = "") -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        rows += _flat(value, f"{above}{name}: ") if isinstance(value, dict) else [(f"{above}{name}", value)]
-    return rows
-
-
-def _table(rows: Any) -> str:
-    return (
-        "<table>"
-        + "".join(
-            f"<tr><td>{html.escape(str(name))}</td><td>{html.escape(str(value))}</td></tr>" for name, value in rows
+    found: list[tuple[str, str, float]] = []
+    for title, values in measured.items():
+        if title.startswith("Staged into RAM") and "bytes in RAM" in values:
+            name = title.partition(": ")[2]
+            found.append((f"dataset {name}", "RAM, one copy per machine", values["bytes in RAM"]))
+    caches = measured.get("Unified memory", {}).get("caches") or {}
+    if "packed_bytes" in caches:
+        place = (
+            "managed memory, where the GPU reads it" if caches.get("managed") else "RAM: there is no GPU driver here"
         )
-        + "</table>"
+        found.append(("VAE and text caches", place, caches["packed_bytes"]))
+    resident = max(step["resident_bytes"] for step in steps)
+    found.append(("the whole trainer process, at most", "RAM", resident))
+    most = max(amount for _, _, amount in found) or 1
+    return parts.rows(
+        (
+            parts.text(kind),
+            f"{parts.size(amount)} <span class='quiet'>in {parts.text(place)}</span>"
+            f"<span class='bar' style='width:{100 * amount / most:.1f}%'></span>",
+        )
+        for kind, place, amount in found
     )
 
 
-def _figure(name: str, svg: str) -> str:
-    return f"<figure id='{name}'>{svg}</figure>"
+def _measurements(runtime: Record) -> str:
+    """What features measured about themselves, in words."""
+    made = ""
+    for title, values in runtime.get("measured", {}).items():
+        told = [(parts.text(name), parts.text(value)) for name, value in _flat(values)]
+        note = f"<p class='quiet'>{parts.text(values['note'])}</p>" if values.get("note") else ""
+        made += f"<h2>{parts.text(title)}</h2>{parts.rows(told)}{note}" if told else ""
+    return made
 
 
-def _plot(draw: Any, label: str) -> str:
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 2.6), layout="constrained")
-    draw(axes)
-    axes.set(xlabel="optimizer step", ylabel=label)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    plt.close(figure)
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
+def _flat(values: Record, above: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            words = parts.WORDS.get(name, name.replace("_", " "))
+            found += _flat(value, (*above, words) if words else above)
+        elif (told := parts.spoken(name, value)) is not None:
+            found.append((": ".join((*above, told[0])), told[1]))
+    return found
 
 
-def _loss_plot(steps: list[Record]) -> str:
-    return _plot(lambda axes: axes.plot([s["step"] for s in steps], [s["loss"] for s in steps], marker="."), "loss")
-
-
-def _batch_plot(steps: list[Record]) -> str:
-    x, y = [s["step"] for s in steps], [s["effective_batch_size"] for s in steps]
-
-    def draw(axes: Any) -> None:
-        axes.step(x, y, where="mid", color="tab:green")
-        axes.set_ylim(bottom=0)
-
-    return _plot(draw, "samples per update")
-
-
-def _memory_plot(steps: list[Record]) -> str:
-    x, y = [s["step"] for s in steps], [s["resident_bytes"] / 2**30 for s in steps]
-
-    def draw(axes: Any) -> None:
-        axes.plot(x, y, color="tab:purple")
-        axes.set_ylim(bottom=0)
-
-    return _plot(draw, "resident GiB")
-
-
-def _size(number: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            return f"{number:.1f} {unit}"
-        number /= 1024
-    raise AssertionError
+def _facts(run: Report) -> list[tuple[str, str]]:
+    return [*sorted(run.machine.items()), ("LoRA weights", run.checkpoint)]

@@ -3,48 +3,55 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
-import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
+from .. import process, stages
 from ..machine import gpus
 from ..place import ROOT, Place, find_place
 from ..scenario import Failed
-from ..tiny.config import MOVED, SHIPPED
+from ..tiny.config import MOVED, SHIPPED, UNWATCHED, Record
 from ..tiny.lab import forget
 from ..tiny.launch import Launcher
 from ..tiny.make import make_model
 from ..tiny.pictures import make_pictures
 from ..tiny.run import read_log
+from . import samples
 from .report_page import Report, write_page
 
 WORK = ROOT / MOVED
+LIMIT = 24 * 3600.0
 PACKAGES = {"PyTorch": "torch", "Accelerate": "accelerate", "diffusers": "diffusers"}
 
 
 def main() -> int:
     options = _options()
+    process.end_well_when_asked_to()
     try:
         place = find_place()
     except FileNotFoundError as problem:
         what, fix = problem.args
         print(f"error: {what}\n  fix: {fix}", file=sys.stderr)
         return 2
-    WORK.mkdir(parents=True, exist_ok=True)
-    if not options.keep:
-        forget(WORK)
     try:
-        make_model(WORK / "model")
+        WORK.mkdir(parents=True, exist_ok=True)
+        if not options.keep:
+            forget(WORK)
+        with _stage("model and data", options) as stage:
+            make_model(WORK / "model")
+            make_pictures(WORK / "images")
+            stage.done("a tiny random SDXL, drawn pictures in four shapes")
+        _reach_work_from_fork(place)
+        return _train(place, options)
     except Failed as problem:
-        print(f"error: {problem}", file=sys.stderr)
+        print(f"error: {problem}\n  fix: run it again with -v; all of it is in {_shown(_log())}", file=sys.stderr)
         return 1
-    make_pictures(WORK / "images")
-    _reach_work_from_fork(place)
-    return _train(place, options)
+    except KeyboardInterrupt:
+        return 130
 
 
 def _options() -> argparse.Namespace:
@@ -52,22 +59,65 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--features", choices=tuple(SHIPPED), default="on")
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("-v", "--verbose", action="store_true", default=bool(os.environ.get("GH200_VERBOSE")))
     return parser.parse_args()
+
+
+def _log() -> Path:
+    return Path(os.environ.get("GH200_LOG") or WORK / "quickstart.log")
+
+
+def _stage(title: str, options: argparse.Namespace) -> stages.Stage:
+    return stages.Stage(title, stages.Log(_log()), verbose=options.verbose)
 
 
 def _train(place: Place, options: argparse.Namespace) -> int:
     log, launcher, config = WORK / "run.jsonl", Launcher(documented=True), Path(SHIPPED[options.features])
     log.unlink(missing_ok=True)
-    more = [] if options.steps is None else [f"--max_train_steps={options.steps}"]
-    command = launcher.command(Path(), config, *more)
-    print(f"\nIn {os.path.relpath(place.fork)}:\n  {' '.join(command)}\n", flush=True)
+    settings: Record = json.loads((ROOT / config).read_text(encoding="utf-8"))
+    total = options.steps or settings["max_train_steps"]
+    command = launcher.command(Path(), config, *_more(options, place, total))
     variables = launcher.environment(place.fork, config, GH200_RUN_LOG=str(log))
-    started = time.monotonic()
-    code = subprocess.run(command, cwd=place.fork, env=variables).returncode
-    if code:
-        print(f"error: training ended with exit code {code}; its messages are above", file=sys.stderr)
-        return code
-    return _finish(command, time.monotonic() - started, log)
+    with _stage("training", options) as stage:
+
+        def watch(group: int) -> None:
+            stage.show(*_progress(log, total, stage.log))
+
+        done = process.run(
+            command,
+            cwd=place.fork,
+            environment=variables,
+            log=_log(),
+            limit=LIMIT,
+            watch=watch,
+            pause=stages.PAUSE,
+            append=True,
+        )
+        stage.done(f"failed, exit code {done.code}" if done.code else f"{len(read_log(log)[0])} steps")
+    if done.code:
+        shown = [] if options.verbose else [f"  {line}" for line in stages.relevant_end(done.text)]
+        told = [*shown, f"error: training ended with exit code {done.code}", f"  where: {_shown(_log())}"]
+        print(*told, "  fix: see its last words above", sep="\n", file=sys.stderr)
+        return done.code
+    return _finish(command, done.seconds, log, settings)
+
+
+def _more(options: argparse.Namespace, place: Place, total: int) -> list[str]:
+    more = [] if options.steps is None else [f"--max_train_steps={total}", f"--validation_step_interval={total}"]
+    if not (place.fork / samples.TRACKER).is_file():
+        # A release from before upstream's own tracker would refuse its name.
+        more += [f"--{name}={json.dumps(value).strip('"')}" for name, value in UNWATCHED.items()]
+    return more
+
+
+def _progress(log: Path, total: int, printed: stages.Log) -> tuple[float | None, str]:
+    steps, _ = read_log(log)
+    if not steps:
+        lines = stages.plain(printed.text())
+        return None, lines[-1].strip() if lines else ""
+    last = steps[-1]
+    told = f"loss {last['loss']:.3f}, lr {last['learning_rate']:.2g}, batch {last['effective_batch_size']}"
+    return last["step"] / total, f"{last['step']}/{total} {told}"
 
 
 def _reach_work_from_fork(place: Place) -> None:
@@ -79,26 +129,49 @@ def _reach_work_from_fork(place: Place) -> None:
         seen.symlink_to(os.path.relpath(WORK, seen.parent))
 
 
-def _finish(command: list[str], seconds: float, log: Path) -> int:
-    weights = WORK / "output" / "pytorch_lora_weights.safetensors"
+def _finish(command: list[str], seconds: float, log: Path, settings: Record) -> int:
+    weights, own = WORK / "output" / "pytorch_lora_weights.safetensors", WORK / "output" / samples.REPORT
     steps, end = read_log(log)
     if not steps or not weights.is_file():
         print(
             "error: training said it was done, but left no steps or no weights\n"
-            f"  where: {log}, {weights}\n  fix: read the messages above; run again without --keep",
+            f"  where: {log}, {weights}\n  fix: read {_shown(_log())}; run again without --keep",
             file=sys.stderr,
         )
         return 1
-    report = Report(steps, end, " ".join(command), seconds, _machine(), os.path.relpath(weights))
+    pictures, upstream = _pictures(settings), own if own.is_file() else None
+    notes = () if pictures else ("This upstream release leaves no validation pictures that could be compared.",)
+    report = Report(steps, end, " ".join(command), seconds, _machine(), _shown(weights), pictures, upstream, notes)
     page = write_page(report, WORK / "report.html")
-    samples = sum(step["effective_batch_size"] for step in steps)
-    print(
-        f"\n{len(steps)} steps, {samples} samples, loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f}, {seconds:.0f} s"
-    )
+    samples_seen = sum(step["effective_batch_size"] for step in steps)
+    print(f"\n{len(steps)} steps, {samples_seen} samples, loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f}")
     for name, reason in (end.get("runtime") or {}).get("unavailable", {}).items():
         print(f"not possible on this machine: {name}: {reason}")
-    print(f"weights  {os.path.relpath(weights)}\nreport   {os.path.relpath(page)}")
+    made = {"weights": weights, "report": page, "all curves": upstream, "log": _log()}
+    if pictures:
+        sheet = samples.side_by_side(*pictures, WORK / "before_after.png")
+        made = {"before": pictures[0], "after": pictures[1], "side by side": sheet, **made}
+    for name, path in made.items():
+        if path is not None:
+            print(f"{name:<13} {_shown(path)}")
     return 0
+
+
+def _pictures(settings: Record) -> tuple[Path, Path] | None:
+    found = samples.before_and_after(WORK / "output")
+    if found is None:
+        return None
+    wide, _, high = str(settings["validation_resolution"]).partition("x")
+    resolution = int(wide), int(high or wide)
+    before, after = (
+        samples.without_caption(path, resolution, WORK / f"{name}.png")
+        for name, path in zip(("before", "after"), found, strict=True)
+    )
+    return before, after
+
+
+def _shown(path: Path) -> str:
+    return stages.shown(path)
 
 
 def _machine() -> dict[str, str]:

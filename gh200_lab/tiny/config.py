@@ -11,12 +11,14 @@ from ..place import ROOT
 Record = dict[str, Any]
 SHIPPED = {"on": "config/quickstart.json", "off": "config/quickstart_off.json"}
 MOVED = "build/quickstart"
+# What the quick start shows of a run costs time, and nothing that is compared depends on it.
+UNWATCHED: Record = {"report_to": "none", "validation_disable": True, "validation_on_startup": False}
 UNIFIED = {"vae_cache_type": "unified_memory", "text_cache_type": "unified_memory"}
 
 
 def moved_config(folder: Path, features: str = "on", **changes: Any) -> Record:
     """With its datasets in it, so that they can be changed; `write_config` puts them where the shipped config has them."""
-    config: Record = _moved(SHIPPED[features], folder)
+    config: Record = _moved(SHIPPED[features], folder) | UNWATCHED
     if listed := config.get("data_backend_config"):
         config |= {"data_backend_config": str(folder / "datasets.json"), "datasets": _moved(listed, folder)}
     return config | changes

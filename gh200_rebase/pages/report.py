@@ -14,7 +14,8 @@ from ..syntax.tree import Tree
 from ..text import table
 
 
-def edits_table(assessment: Assessment) -> str:
+def edits_table(assessment: Assessment, *, noted_only: bool = False) -> str:
+    """Where each edit lands; only those with something to say, empty where there is none."""
     drift = {item.edit_key: item for item in assessment.drift}
     rows = []
     for result in assessment.plan.results:
@@ -24,7 +25,10 @@ def edits_table(assessment: Assessment) -> str:
             verdict += f", {note.level}: {note.what}"
         lines = ",".join(str(hit.line) for hit in result.hits) or "-"
         short = result.form.file.removeprefix("simpletuner/")
-        rows.append((result.edit.label, short, result.form.scope or "(module)", lines, verdict))
+        if verdict != "applied" or not noted_only:
+            rows.append((result.edit.label, short, result.form.scope or "(module)", lines, verdict))
+    if noted_only and not rows:
+        return ""
     return table(("edit", "file (in simpletuner/)", "scope", "line", "verdict"), rows)
 
 

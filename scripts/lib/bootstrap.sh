@@ -124,7 +124,21 @@ gh200_install_uv() {
     mv -f "$work/env/bin/uv" "$home/build/uv/uv"
     rm -rf "$work"
     cached=$(gh200_cached_uv)
-    mkdir -p "${cached%/*}" && cp "$home/build/uv/uv" "$cached.$$" && mv -f "$cached.$$" "$cached" || true
+    { mkdir -p "${cached%/*}" && cp "$home/build/uv/uv" "$cached.$$" && mv -f "$cached.$$" "$cached"; } 2>/dev/null || true
+}
+
+# gh200_settle_cache UV: uv keeps what it downloads below HOME; without one, or a read-only one, in this checkout.
+gh200_settle_cache() {
+    local cache probe
+    if cache=$("$1" cache dir 2>/dev/null) && mkdir -p "$cache" 2>/dev/null && probe=$(mktemp "$cache/.write.XXXXXX" 2>/dev/null); then
+        rm -f "$probe"
+        return
+    fi
+    [[ -z ${UV_CACHE_DIR:-} ]] || gh200_die "cannot write in $UV_CACHE_DIR" "UV_CACHE_DIR names it, and it is read-only for $(id -un 2>/dev/null || id -u)" \
+        "make it writable, or unset UV_CACHE_DIR"
+    UV_CACHE_DIR=$(gh200_home)/build/uv-cache
+    export UV_CACHE_DIR
+    gh200_say "$(printf '%-16s %s' cache "build/uv-cache: ${cache:-a folder below HOME} cannot be written to")"
 }
 
 gh200_sha256() { sha256sum <"$1" | cut -d' ' -f1; }

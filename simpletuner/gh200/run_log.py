@@ -54,7 +54,7 @@ def follow(trainer: Any) -> None:
 
     def write(values: dict[str, Any]) -> dict[str, Any]:
         record.step(trainer, values)
-        return values
+        return {**values, "gh200/resident_gb": resident_bytes() / 1e9}
 
     each_step(accelerator, write)
 

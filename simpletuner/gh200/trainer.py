@@ -40,6 +40,7 @@ class TrainerHooks:
     def _start_gh200_runtime(self) -> None:
         from . import run
         from .caches import sites as cache_sites
+        from .console import tidy_console
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
         from .settings.sources import read_settings
@@ -50,6 +51,7 @@ class TrainerHooks:
         settings = read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
         if not settings.asked:
             return
+        tidy_console()
         prefetches = cache_sites.upstream_prefetches(self.config)
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
         started = run.begin(settings, options)
@@ -128,6 +130,8 @@ class TrainerHooks:
     def _gh200_add_logs(self, logs: dict[str, Any]) -> None:
         """The ramp's window in the progress bar."""
         if self.gh200_ramp_scheduler is not None:
+            from .console import fit_bar
             from .ramp.apply import add_logs
 
             add_logs(self, logs)
+            fit_bar(logs)

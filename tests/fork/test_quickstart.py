@@ -1,16 +1,19 @@
-"""The quick start as a newcomer runs it: trains, reports, and leaves weights that diffusers loads."""
+"""The quick start as a newcomer runs it: few lines, two pictures, two reports, and weights that diffusers loads."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import tiny
+from PIL import Image
 
-from tests.browser import find_browser, look
+from tests.browser import find_browser, lay_out, look
+from tests.terminal import Seen, in_terminal
 
 WORK = tiny.ROOT / "build" / "quickstart"
 LOADS = """
@@ -20,29 +23,79 @@ pipeline = StableDiffusionXLPipeline.from_pretrained(sys.argv[1])
 pipeline.load_lora_weights(sys.argv[2])
 print(sorted(pipeline.get_active_adapters()))
 """
+ROWS = 40
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 
 
-def test_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gh200_lab.quickstart.run", "--steps", "16"]
-    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    assert "16 steps" in done.stdout and "report" in done.stdout
+def quick_start(columns: int, *arguments: str) -> Seen:
+    """The whole command: set-up and fork are there already, and it says so."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GH200_")}
+    seen = in_terminal(["scripts/quickstart.sh", *arguments], columns, tiny.ROOT, environment)
+    assert seen.code == 0, "\n".join(seen.lines)
+    assert seen.rows < ROWS, "\n".join(seen.lines)
+    return seen
+
+
+def test_quiet_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
+    seen = quick_start(80, "--steps", "16")
+    assert [line.split()[0] for line in seen.lines[:4]] == [".venv", "fork", "model", "training"]
+    assert any("[####" in frame and "loss" in frame and "lr 0.001" in frame for frame in seen.frames[3])
+    named = dict(line.rsplit(maxsplit=1) for line in seen.lines if "build/" in line and ":" not in line)
+    assert {"before", "after", "side by side", "weights", "report", "all curves", "log"} <= named.keys()
+    assert all((tiny.ROOT / path).is_file() for path in named.values())
     records = [json.loads(line) for line in (WORK / "run.jsonl").read_text().splitlines()]
     sizes = [record["effective_batch_size"] for record in records if record["kind"] == "step"]
-    assert sizes == sorted(sizes) and sizes[0] == 1 and sizes[-1] > 1
+    assert len(sizes) == 16 and sizes == sorted(sizes) and sizes[0] == 1 and sizes[-1] > 1
     runtime = records[-1]["runtime"]
     assert runtime["measured"]["Staged into RAM: shapes"]["files"] == 48
     assert runtime["measured"]["Unified memory"]["caches"]["entries"] > 0
     assert {"in-memory datasets", "gradient accumulation ramp"} <= set(runtime["on"])
-    page = (WORK / "report.html").read_text()
-    assert page.count("<svg") == 3 and "Staged into RAM" in page
-    if browser := find_browser():
-        seen = look(browser, WORK / "report.html", tmp_path)
-        assert seen.console == [] and seen.shows("#1f77b4") and seen.shows("#2ca02c")
     weights = WORK / "output" / "pytorch_lora_weights.safetensors"
     loaded = subprocess.run(
         [sys.executable, "-c", LOADS, str(WORK / "model"), str(weights)], capture_output=True, text=True
     )
     assert loaded.returncode == 0 and "default" in loaded.stdout, loaded.stderr[-2000:]
+    _console_of_the_run((tiny.ROOT / named["log"]).read_text(encoding="utf-8", errors="replace"))
+    _pages(tmp_path)
+
+
+def _console_of_the_run(text: str) -> None:
+    twice = [line for line in text.splitlines() if line.count("[RANK 0]") > 1]
+    assert "[RANK 0]" in text and not twice, twice[:3]
+    assert "0.000 GB" not in text and "Staged 48 files, 9.5 KB" in text
+
+
+def _pages(folder: Path) -> None:
+    before, after = (Image.open(WORK / f"{name}.png").convert("RGB") for name in ("before", "after"))
+    assert before.size == after.size == (64, 64) and before.tobytes() != after.tobytes()
+    metrics = (WORK / "output" / "training_metrics.jsonl").read_text()
+    assert "gh200/effective_batch_size" in metrics and "gh200/resident_gb" in metrics
+    own = WORK / "output" / "training_report.html"
+    assert "gh200/resident_gb" in own.read_text() and own.read_text().count("validation_images/") == 2
+    page = (WORK / "report.html").read_text()
+    assert "output/training_report.html" in page and page.count("data:image/png") == 2
+    if browser := find_browser():
+        assert look(browser, own, folder).console == []
+        for width in (390, 1280):
+            for dark in (False, True):
+                seen = lay_out(browser, WORK / "report.html", folder, width, dark)
+                assert seen.look.console == [] and seen.found == [] and seen.wide <= width
+                assert seen.pictures == [True, True]
+
+
+def test_quiet_quick_start_in_a_wide_terminal_without_features() -> None:
+    seen = quick_start(120, "--features", "off", "--steps", "2")
+    assert "No GH200 feature was asked for" in (WORK / "report.html").read_text()
+    assert any(line.startswith("2 steps, ") for line in seen.lines)
+
+
+def test_quiet_quick_start_that_fails_shows_why(tmp_path: Path) -> None:
+    log = tmp_path / "quick.log"
+    broken = WORK / "images"
+    environment = os.environ | {"GH200_LOG": str(log), "SIMPLETUNER_SKIP_TORCH": "", "PYTHONPATH": str(tiny.ROOT)}
+    command = [sys.executable, "-m", "gh200_lab.quickstart.run", "--steps", "0"]
+    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, env=environment)
+    assert broken.is_dir() and done.returncode != 0
+    assert "training         failed, exit code" in done.stderr and len(done.stderr.splitlines()) < ROWS
+    assert str(log) in done.stderr or os.path.relpath(log) in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -85,3 +86,20 @@ class Checkout:
     def lock(self, name: str, *packages: tuple[str, str]) -> None:
         wheels = self.root.parent / "wheels"
         (self.root / f"requirements/{name}.lock").write_text("".join(write_wheel(wheels, *each) for each in packages))
+
+
+def make_checkout(folder: Path) -> Checkout:
+    """With a uv of its own cache, and without any index but a folder of wheels."""
+    root = folder / "checkout"
+    shutil.copytree(ROOT / "scripts", root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "requirements").mkdir()
+    (root / "gh200_lab").mkdir()
+    shutil.copy(ROOT / "gh200_lab/stages.py", root / "gh200_lab")
+    (folder / "wheels").mkdir()
+    shutil.copy(REQUIREMENTS / "glibc.txt", root / "requirements")
+    local = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder / "wheels"), "UV_CACHE_DIR": str(folder / "cache")}
+    outer = {name: value for name, value in os.environ.items() if name not in ("GH200_LOG", "GH200_VERBOSE")}
+    made = Checkout(root, outer | local | {"PATH": f"{Path(find_uv()).parent}:{os.environ['PATH']}"})
+    made.lock("tool", ("leaf", "1.0"), ("twig", "2.0"))
+    made.lock("fork", ("leaf", "1.0"), ("torch", "2.14.1"), ("nvidia-nvtx", "13.0"), ("nvidia-ml-py", "13.0"))
+    return made

@@ -15,7 +15,7 @@ import pytest
 from gh200_rebase.pages import manifest, supported
 from gh200_rebase.patches.lockfile import Entry, Lock
 from gh200_rebase.project import Project
-from tests.browser import find_browser, look
+from tests.browser import look, need_browser
 from tests.doc_commands import COMMANDS, Elsewhere, Program, Run
 from tests.doc_pages import FENCE, ROOT, Page, pages, section
 
@@ -91,10 +91,7 @@ def test_a_stale_page_is_named(tmp_path: Path) -> None:
 
 
 def test_the_picture_can_be_seen(tmp_path: Path) -> None:
-    browser = find_browser()
-    if browser is None:
-        pytest.skip("no chromium here")
-    seen = look(browser, PICTURE, tmp_path)
+    seen = look(need_browser(), PICTURE, tmp_path)
     assert seen.console == [] and seen.shows("#2e7d32") and seen.shows("#e6f4e1")
     numbers = set(re.findall(r'class="number"[^>]*>(\d\d)<', PICTURE.read_text(encoding="utf-8")))
     assert numbers == {f"{patch.number:02}" for patch in Project(ROOT).patches}

@@ -16,23 +16,14 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 
 import pytest
-from setup_lab import BASE_PYTHON, REQUIREMENTS, ROOT, Checkout, find_uv, program, write_wheel
+from setup_lab import BASE_PYTHON, REQUIREMENTS, ROOT, Checkout, make_checkout, program, write_wheel
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    root = tmp_path / "checkout"
-    shutil.copytree(ROOT / "scripts", root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "requirements").mkdir()
-    (tmp_path / "wheels").mkdir()
-    shutil.copy(REQUIREMENTS / "glibc.txt", root / "requirements")
-    local = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(tmp_path / "wheels"), "UV_CACHE_DIR": str(tmp_path / "cache")}
-    made = Checkout(root, os.environ | local | {"PATH": f"{Path(find_uv()).parent}:{os.environ['PATH']}"})
-    made.lock("tool", ("leaf", "1.0"), ("twig", "2.0"))
-    made.lock("fork", ("leaf", "1.0"), ("torch", "2.14.1"), ("nvidia-nvtx", "13.0"), ("nvidia-ml-py", "13.0"))
-    return made
+    return make_checkout(tmp_path)
 
 
 def test_makes_the_tool_environment_once(checkout: Checkout) -> None:
@@ -41,7 +32,7 @@ def test_makes_the_tool_environment_once(checkout: Checkout) -> None:
     seconds = []
     for _ in range(3):
         started = time.monotonic()
-        assert checkout.setup("--tool-only").strip() == f"ready: {checkout.root}/build/tool"
+        assert checkout.setup("--tool-only").split(maxsplit=1) == ["tool", f"ready: {checkout.root}/build/tool\n"]
         seconds.append(time.monotonic() - started)
     assert min(seconds) < 1
 
@@ -194,7 +185,7 @@ def test_a_vendors_torch_is_kept(checkout: Checkout) -> None:
     assert version == "2.9.0a0+vendor" and Path(file).is_relative_to(owner)
     assert "nvidia-ml-py" in names and "nvidia-nvtx" not in names
     # A later run that does not say it again must not replace it.
-    assert checkout.setup().startswith("ready:")
+    assert checkout.setup().startswith(".venv            ready:")
 
 
 def test_a_torch_put_into_the_environment_is_kept(checkout: Checkout) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import GH200Error
-from ..memory.limits import GB, Limit, memory_limits, over_limit
+from ..memory.limits import Limit, memory_limits, over_limit, spoken_size
 from ..memory.numa import keep_to_cpu_memory
 from ..run import current
 from .arena import Row, SharedArena, create_arena
@@ -186,9 +186,9 @@ def _report(job: Job, seconds: float) -> None:
     rows = [row for row in job.rows if row is not None]
     size, stored = sum(row.size for row in rows), sum(row.stored for row in rows)
     logger.info(
-        "(id=%s) Staged %d files, %.3f GB as %.3f GB in RAM (ratio %.2f), %.1f s. "
+        "(id=%s) Staged %d files, %s as %s in RAM (ratio %.2f), %.1f s. "
         "Page cache kept whole: audio and video; start of the file: images; dropped: all other files.",
-        *(job.dataset, len(rows), size / GB, stored / GB, size / stored if stored else 1.0, seconds),
+        *(job.dataset, len(rows), spoken_size(size), spoken_size(stored), size / stored if stored else 1.0, seconds),
     )
     run = current()
     if run is not None:
@@ -197,8 +197,14 @@ def _report(job: Job, seconds: float) -> None:
     if job.left_out:
         left = sum(job.listing.files[number].size for number in job.left_out)
         logger.warning(
-            "(id=%s) %d files (%.3f GB) did not fit and are read from disk; limit: %s, %.3f GB.",
-            *(job.dataset, len(job.left_out), left / GB, job.budget.limit.name, job.budget.limit.bytes / GB),
+            "(id=%s) %d files (%s) did not fit and are read from disk; limit: %s, %s.",
+            *(
+                job.dataset,
+                len(job.left_out),
+                spoken_size(left),
+                job.budget.limit.name,
+                spoken_size(job.budget.limit.bytes),
+            ),
         )
     report_files(job.dataset, "could not be staged and are read from disk", job.problems)
     for problem in job.policy_problems:

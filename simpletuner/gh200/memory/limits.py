@@ -83,6 +83,15 @@ def memory_limits(
     return sorted(limits, key=lambda limit: limit.bytes)
 
 
+def spoken_size(number: float) -> str:
+    """In the unit a reader would choose."""
+    for unit in ("bytes", "KB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.3f} GB" if number < 10 else f"{number:.1f} GB"
+
+
 def over_limit(dataset: str, need: int, limit: Limit, *, estimated: bool, compressed: bool) -> OverMemoryLimit:
     """The refusal, with need, limit and what would help."""
     helps = ['set in_memory.on_limit to "partial" to hold what fits and read the rest from disk']
@@ -93,8 +102,8 @@ def over_limit(dataset: str, need: int, limit: Limit, *, estimated: bool, compre
     if not compressed:
         helps.append("in_memory.compression helps with uncompressed files (not with JPEG, PNG, MP4)")
     return OverMemoryLimit(
-        f'The dataset "{dataset}" needs {"about " if estimated else ""}{need / GB:.3f} GB of RAM, '
-        f"{limit.bytes / GB:.3f} GB may be used.",
+        f'The dataset "{dataset}" needs {"about " if estimated else ""}{spoken_size(need)} of RAM, '
+        f"{spoken_size(limit.bytes)} may be used.",
         where=f'dataset "{dataset}", type in_memory',
         why=f"the tightest limit is: {limit.name}",
         fix="; ".join(helps),

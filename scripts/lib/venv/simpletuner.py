@@ -1,0 +1,17 @@
+# .venv/bin/simpletuner: upstream's own command line, of the fork that gh200-fork.pth leads to. Written by scripts/setup.sh.
+import sys
+from importlib.util import find_spec
+
+if find_spec("st_cli"):
+    from st_cli import main
+elif find_spec("simpletuner"):
+    # Releases before st_cli.
+    from simpletuner.cli import main
+else:
+    print(
+        "error: there is no fork yet, so there is no simpletuner to run\n"
+        "  fix: build it with ./execute_gh200_rebase.sh --skip-tests in the checkout",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+sys.exit(main())
