@@ -56,7 +56,7 @@ TRAIN = (
 COMMANDS: dict[str, How] = {
     # set-up
     "scripts/quickstart.sh": Elsewhere(
-        "tests/fork/test_quickstart.py::test_quick_start_trains_with_everything_on", "gh200_lab.quickstart.run"
+        "tests/fork/test_quickstart.py::test_quiet_quick_start_trains_with_everything_on", "scripts/quickstart.sh"
     ),
     "scripts/setup.sh": Elsewhere(f"{SETUP}::test_full_environment_sees_the_fork", "setup.sh"),
     "scripts/setup.sh --keep-torch": Elsewhere(f"{SETUP}::test_a_vendors_torch_is_kept", "--keep-torch"),
@@ -182,6 +182,7 @@ COMMANDS: dict[str, How] = {
         at_root=True, more=" --collect-only -q", marks=("slow",)
     ),
     "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/test_settings.py", "settings_docs.main"),
+    "python -m gh200_lab.pages.pictures --write": Elsewhere("tests/unit/test_pictures.py", "pictures.main"),
     "python -m gh200_lab.pages.diagnostic --write": Elsewhere(
         f"{DIAGNOSTIC}::test_documents_are_current", "diagnostic_docs.main"
     ),

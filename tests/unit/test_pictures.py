@@ -1,0 +1,62 @@
+"""The documents' pictures are of what they show: layers, the table of access patterns, the ramp's example, the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gh200_lab.pages import pictures, screen
+from tests.browser import look, need_browser
+from tests.doc_pages import ROOT
+
+pytestmark = pytest.mark.unit
+DOCS = ROOT / "docs"
+
+
+def test_every_picture_is_current() -> None:
+    assert pictures.stale(DOCS) == [], f"fix: {pictures.COMMAND} --screen"
+
+
+def test_a_picture_that_is_not_current_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pictures.main(["--write", "--into", str(tmp_path)]) == 0
+    assert pictures.stale(tmp_path) == [screen.PICTURE]
+    (tmp_path / "rooms.svg").write_text("<svg/>")
+    (tmp_path / pictures.RAMP).write_bytes((DOCS / screen.PICTURE).read_bytes())
+    assert pictures.main(["--check", "--into", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert "rooms.svg, ramp.png, report.png" in told and "places" not in told and "--write" in told
+
+
+def test_the_rooms_are_those_of_the_contract() -> None:
+    found = pictures.layers()
+    assert ["ramp", "datasets", "caches"] in found and found[0] == ["diagnostic"]
+    drawn = pictures.rooms()
+    assert all(f">{name}" in drawn for layer in found for name in layer) and ">ramp/<" in drawn
+
+
+def test_the_places_are_those_of_the_table() -> None:
+    found = {name: (where, ahead) for name, where, ahead in pictures.patterns((DOCS / "UNIFIED_MEMORY.md").read_text())}
+    assert found == {
+        "gpu_first": ({pictures.GPU}, True),
+        "cpu_first": ({pictures.CPU}, False),
+        "balanced": ({pictures.CPU, pictures.GPU}, True),
+    }
+
+
+def test_a_screen_that_cannot_be_taken_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert screen.photograph(tmp_path / "a.png") == 2
+    assert "apt-get install chromium" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["rooms.svg", "places.svg"])
+def test_a_drawing_can_be_seen_by_day_and_by_night(name: str, tmp_path: Path) -> None:
+    browser = need_browser()
+    for scheme, colour in ((1, "#e6f4e1"), (0, "#12261a")):
+        options = ["--window-size=900,700", f"--blink-settings=preferredColorScheme={scheme}"]
+        seen = look(browser, DOCS / name, tmp_path, options)
+        assert seen.console == [] and seen.shows(colour)
