@@ -22,10 +22,10 @@ PAUSE = 0.2
 TITLE = 16
 BAR = 20
 SHOWN = 30
+TAIL = 1 << 16
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Where the reason of a failure begins: our own errors, Python's, and what pytest says after the last test.
 REASON = re.compile(r"^(error: |Error: |Traceback \(most recent|E   |=+ (FAILURES|ERRORS|short test summary))")
-Watch = Callable[[str], tuple[float | None, str]]
 
 
 class Log:
@@ -39,6 +39,11 @@ class Log:
     def text(self) -> str:
         return self._read(self._start)
 
+    def tail(self) -> str:
+        """Its last lines: a log may grow large, and is looked at several times a second."""
+        size = self.path.stat().st_size if self.path.is_file() else 0
+        return self._read(max(self._start, size - TAIL))
+
     def new(self) -> str:
         """Since the last call."""
         text = self._read(self._seen)
@@ -51,6 +56,9 @@ class Log:
         with self.path.open("rb") as file:
             file.seek(place)
             return file.read().decode("utf-8", "surrogateescape")
+
+
+Watch = Callable[[Log], tuple[float | None, str]]
 
 
 class Stage:
@@ -89,8 +97,10 @@ class Stage:
         seconds = time.monotonic() - self._began
         bar = "" if fraction is None else f"{drawn(fraction)} "
         line = f"{self.title:<{TITLE}} {bar}{text or 'at work'}"
-        end = f" {spoken(seconds)}"
-        self._write("\r\x1b[K" + line[: self._columns() - len(end) - 1] + end)
+        end, columns = f" {spoken(seconds)}", self._columns()
+        # A letter may be two columns wide, or none: what is not plain would break the line.
+        fitting = line.encode("ascii", "replace").decode()[: max(0, columns - len(end) - 1)] + end
+        self._write("\r\x1b[K" + fitting[: columns - 1])
 
     def done(self, text: str) -> None:
         self._said = text
@@ -149,7 +159,7 @@ def run(stage: Stage, command: list[str], watch: Watch) -> int:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(PAUSE)
-            stage.show(*watch(stage.log.text()))
+            stage.show(*watch(stage.log))
     finally:
         if process.poll() is None:
             process.terminate()
@@ -159,7 +169,8 @@ def run(stage: Stage, command: list[str], watch: Watch) -> int:
 def watcher(percent: str, counted: list[str]) -> Watch:
     """How far a command is, from what it printed: its last percentage, or how many of its lines say so."""
 
-    def watch(text: str) -> tuple[float | None, str]:
+    def watch(log: Log) -> tuple[float | None, str]:
+        text = log.text() if counted else log.tail()
         lines = plain(text)
         last = lines[-1].strip() if lines else ""
         if percent and (found := re.findall(percent, text)):

@@ -49,6 +49,9 @@ done
 
 cd "$root"
 gh200_check_writable "$(gh200_home)"
+# Its folder is emptied first: a second one would pull the first one's files away.
+exec {turn}>"$(gh200_home)/build/.quickstart.flock"
+flock -n "$turn" || gh200_die "a quick start is at work in this checkout" "build/quickstart is its folder" "wait for it, or use another clone"
 gh200_open_log quickstart
 scripts/setup.sh
 # A tree that is itself a built fork needs no building.

@@ -20,8 +20,11 @@ SIZE = "1000,1180"
 
 def digest() -> str:
     """Of what makes the page look as it does."""
-    sources = (ROOT / "gh200_lab/quickstart" / name for name in SOURCES)
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()
+
+
+def _sources() -> list[Path]:
+    return [ROOT / "gh200_lab/quickstart" / name for name in SOURCES]
 
 
 def is_current(picture: Path) -> bool:
@@ -39,6 +42,9 @@ def photograph(target: Path) -> int:
         what = "chromium is not installed" if browser is None else f"{PAGE.relative_to(ROOT)} is missing"
         fix = "apt-get install chromium" if browser is None else "scripts/quickstart.sh"
         print(f"error: {what}\n  fix: {fix}", file=sys.stderr)
+        return 2
+    if any(path.stat().st_mtime > PAGE.stat().st_mtime for path in _sources()):
+        print("error: the page is older than what makes it\n  fix: scripts/quickstart.sh", file=sys.stderr)
         return 2
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo

@@ -113,7 +113,7 @@ def _more(options: argparse.Namespace, place: Place, total: int) -> list[str]:
 def _progress(log: Path, total: int, printed: stages.Log) -> tuple[float | None, str]:
     steps, _ = read_log(log)
     if not steps:
-        lines = stages.plain(printed.text())
+        lines = stages.plain(printed.tail())
         return None, lines[-1].strip() if lines else ""
     last = steps[-1]
     told = f"loss {last['loss']:.3f}, lr {last['learning_rate']:.2g}, batch {last['effective_batch_size']}"

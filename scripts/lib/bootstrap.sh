@@ -14,6 +14,12 @@ gh200_die() {
 
 gh200_root() { (CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P); }
 
+# Where there is no HOME, bash asks the password file, as uv and Python do.
+gh200_user_home() {
+    local folder=~
+    printf '%s\n' "$folder"
+}
+
 # The checkout that owns the environments: a fork tree in X/build/fork uses those of X.
 gh200_home() {
     local root
@@ -47,7 +53,8 @@ gh200_python_candidates() {
     for name in python3.13 python3.12 python3 python; do
         type -aP "$name" || true
     done
-    local pyenv_root=${PYENV_ROOT:-${HOME:-}/.pyenv}
+    local pyenv_root
+    pyenv_root=${PYENV_ROOT:-$(gh200_user_home)/.pyenv}
     compgen -G "$pyenv_root/versions/3.13.*/bin/python" || true
     compgen -G "$pyenv_root/versions/3.12.*/bin/python" || true
 }
@@ -93,13 +100,13 @@ gh200_uv_works() {
 }
 
 # Beside uv's own cache: with a warm one, a fresh clone needs no network.
-gh200_cached_uv() { printf '%s\n' "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/uv}/gh200/uv"; }
+gh200_cached_uv() { printf '%s\n' "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$(gh200_user_home)/.cache}/uv}/gh200/uv"; }
 
 # gh200_find_uv [PYTHON]: a uv that runs; installs the locked one into build/uv where there is none.
 gh200_find_uv() {
     local home candidate
     home=$(gh200_home)
-    for candidate in "$(type -P uv)" "${HOME:-}/.local/bin/uv" "$home/build/uv/uv" "$(gh200_cached_uv)"; do
+    for candidate in "$(type -P uv)" "$(gh200_user_home)/.local/bin/uv" "$home/build/uv/uv" "$(gh200_cached_uv)"; do
         if [[ -n $candidate ]] && gh200_uv_works "$candidate"; then
             printf '%s\n' "$candidate"
             return
@@ -111,11 +118,12 @@ gh200_find_uv() {
 
 gh200_install_uv() {
     local python=$1 home=$2 work cached
-    gh200_say "installing uv into build/uv"
+    gh200_say "$(printf '%-16s %s' uv "installing it into build/uv")"
     mkdir -p "$home/build/uv"
     work=$(mktemp -d "$home/build/uv/new.XXXXXX")
-    if ! "$python" -m venv "$work/env" ||
-        ! "$work/env/bin/python" -m pip install -q --retries 1 --no-deps --require-hashes -r "$home/requirements/installer.lock"; then
+    if ! { "$python" -m venv "$work/env" && "$work/env/bin/python" -m pip install -q --retries 1 --no-deps \
+        --require-hashes -r "$home/requirements/installer.lock"; } >"$work/log" 2>&1; then
+        tail -n 15 "$work/log" >&2 || true
         rm -rf "$work"
         gh200_die "cannot install uv" "see the messages above: no network, or a Python without venv and pip" \
             "install uv yourself and put it on PATH, or install the python3-venv package of your distribution"
@@ -130,11 +138,13 @@ gh200_install_uv() {
 # gh200_settle_cache UV: uv keeps what it downloads below HOME; without one, or a read-only one, in this checkout.
 gh200_settle_cache() {
     local cache probe
-    if cache=$("$1" cache dir 2>/dev/null) && mkdir -p "$cache" 2>/dev/null && probe=$(mktemp "$cache/.write.XXXXXX" 2>/dev/null); then
+    # For a user without a home uv answers with a folder of the current one.
+    if cache=$("$1" cache dir 2>/dev/null) && [[ $cache == /* || -n ${UV_CACHE_DIR:-} ]] &&
+        mkdir -p "$cache" 2>/dev/null && probe=$(mktemp "$cache/.write.XXXXXX" 2>/dev/null); then
         rm -f "$probe"
         return
     fi
-    [[ -z ${UV_CACHE_DIR:-} ]] || gh200_die "cannot write in $UV_CACHE_DIR" "UV_CACHE_DIR names it, and it is read-only for $(id -un 2>/dev/null || id -u)" \
+    [[ -z ${UV_CACHE_DIR:-} ]] || gh200_die "cannot write in $UV_CACHE_DIR" "UV_CACHE_DIR names it, and it is read-only for $(id -un 2>/dev/null || true)" \
         "make it writable, or unset UV_CACHE_DIR"
     UV_CACHE_DIR=$(gh200_home)/build/uv-cache
     export UV_CACHE_DIR

@@ -13,7 +13,7 @@ gh200_check_platform() {
 gh200_check_writable() {
     local probe
     if ! { mkdir -p "$1/build" && probe=$(mktemp "$1/build/.write.XXXXXX") && rm -f "$probe"; } 2>/dev/null; then
-        gh200_die "cannot write in $1" "set-up puts .venv and build into the checkout, which is read-only for $(id -un 2>/dev/null || id -u)" \
+        gh200_die "cannot write in $1" "set-up puts .venv and build into the checkout, which is read-only for $(id -un 2>/dev/null || true)" \
             "make it writable, or clone it to a place that is"
     fi
 }

@@ -81,6 +81,14 @@ def test_quiet_gives_way_to_verbose(tmp_path: Path) -> None:
     assert shown[0] == "t:" and shown[1:301] == [str(number) for number in range(1, 301)]
 
 
+def test_quiet_line_holds_for_wide_letters_and_a_terminal_of_no_width(tmp_path: Path) -> None:
+    script = "printf '大きな名前のファイルを読んでいます%.0s' 1 2 3 4 5 6 7 8; echo; sleep 1"
+    for columns in (10, 60):
+        seen = in_terminal(stage(tmp_path / "a.log", "t", "--", "bash", "-c", script), columns, tmp_path)
+        frames = [frame for frame in seen.frames[0][:-1] if frame]
+        assert frames and all(frame.isascii() and len(frame) < columns for frame in frames), frames
+
+
 def test_quiet_stage_that_is_ended_takes_its_command_along(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     process = subprocess.Popen(stage(tmp_path / "a.log", "t", "--", "bash", "-c", f"echo $$ >{note}; exec sleep 600"))
