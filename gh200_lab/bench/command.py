@@ -16,6 +16,7 @@ from .result import BenchSettings, Ratio, Result, Series
 BENCHMARKS = {
     "staging": "staging",
     "caches": "caches",
+    "warm": "warm",
     "ramp": "ramp",
     "step": "step",
     "start": "start",

@@ -2,7 +2,8 @@
 
 What to do comes as JSON in TINY_DRIVE: `trace` (file to write), `kill_at` (SIGKILL before this micro-batch, from 0),
 `windows` (accumulation steps of each update, set by hand), `ask` (micro-batch number -> `manual_validation` or
-`manual_checkpoint`, asked for through the file `triggers` just before it), `plain_attention` (torch's mathematical one, to
+`manual_checkpoint`, asked for through the file `triggers` just before it), `reads` (also note the seconds spent on
+reading cache entries since the first micro-batch), `plain_attention` (torch's mathematical one, to
 compare with a device that has no other). Or `said` and `turn`, two pipes: after each
 update the seconds it took are written to the one, and the next begins when something comes from the other.
 """
@@ -29,6 +30,7 @@ class Watch:
     def __init__(self, orders: dict[str, Any]) -> None:
         self.orders = orders
         self.begun = 0
+        self.read_seconds = 0.0
         self._accumulate, self._backward = Accelerator.accumulate, Accelerator.backward
 
     def install(self) -> None:
@@ -39,6 +41,8 @@ class Watch:
     def accumulate(self, accelerator: Any, *models: Any) -> Any:
         if self.begun == self.orders.get("kill_at"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.begun == 0 and self.orders.get("reads"):
+            self._time_reads()
         self._set_window(accelerator)
         if wanted := self.orders.get("ask", {}).get(str(self.begun)):
             with open(self.orders["triggers"], "w", encoding="utf-8") as triggers:
@@ -55,7 +59,26 @@ class Watch:
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 digest.update(weight.detach().float().cpu().numpy().tobytes())
-        self._note(weights=digest.hexdigest())
+        more = {"read_seconds": self.read_seconds} if self.orders.get("reads") else {}
+        self._note(weights=digest.hexdigest(), **more)
+
+    def _time_reads(self) -> None:
+        """Both trees have these two, and everything a batch is made of passes them."""
+        from simpletuner.helpers.caching.text_embeds import TextEmbeddingCache
+        from simpletuner.helpers.caching.vae import VAECache
+
+        for cache, name in ((VAECache, "retrieve_from_cache"), (TextEmbeddingCache, "load_from_cache")):
+            setattr(cache, name, self._timed(getattr(cache, name)))
+
+    def _timed(self, read: Any) -> Any:
+        def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return read(*arguments)
+            finally:
+                self.read_seconds += time.perf_counter() - began
+
+        return timed
 
     def _set_window(self, accelerator: Any) -> None:
         first = 0

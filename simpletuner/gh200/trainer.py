@@ -90,10 +90,12 @@ class TrainerHooks:
         """Training begins: all caches are built, the micro-batch counter starts."""
         if StateHooks._gh200_run is None:
             return step
+        from .caches.sites import training_begins
         from .datasets.sites import caches_built
         from .ramp.apply import first_micro_step
 
         caches_built(self.config)
+        training_begins()
         return first_micro_step(self, step)
 
     def _gh200_begin_micro_batch(self, step: int, batch: Any) -> None:

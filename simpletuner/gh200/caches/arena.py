@@ -16,14 +16,13 @@ from ..memory import hints as uvm
 from ..memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from ..memory.limits import memory_limits
 from ..memory.pages import extent
-from .blocks import ArenaFull, Block, CacheBudget, Slot
+from .blocks import ArenaFull, Block, CacheBudget, Reserved, Slot, aligned
 
 if TYPE_CHECKING:
     from ..settings.schema import AccessPattern
 
 logger = logging.getLogger("gh200.arena")
 
-ALIGNMENT = 256
 BLOCK_SIZE = 256 << 20
 BLOCK_ROUNDING = 2 << 20
 
@@ -77,21 +76,43 @@ class TensorArena:
 
     def hold(self, source: torch.Tensor) -> Slot:
         """Copy a tensor in, bit for bit and with its strides; raises ArenaFull."""
+        span = extent(source)
+        place = self.reserve(span)
+        if span:
+            with torch.inference_mode(False), torch.no_grad():
+                first_byte = source.storage_offset() * source.element_size()
+                flat = torch.empty(0, dtype=torch.uint8).set_(source.untyped_storage(), first_byte, (span,), (1,))
+                torch.frombuffer(place.buffer, dtype=torch.uint8, count=span, offset=place.offset).copy_(flat)
+        return self.filled(place, source.dtype, tuple(source.shape), source.stride())
+
+    def reserve(self, span: int) -> Reserved:
+        """Room for a tensor whose bytes are still to come; raises ArenaFull. `filled` or `give_back` must follow."""
+        if span == 0:
+            return Reserved(None, 0, 0)
+        with self._lock:
+            block, offset = self._place(aligned(span))
+            self._tensors += 1
+            self._payload += span
+        return Reserved(block, offset, span)
+
+    def filled(self, place: Reserved, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Slot:
+        """The tensor whose bytes were put into a reserved place."""
         with torch.inference_mode(False), torch.no_grad():
-            if source.numel() == 0:
-                return Slot(torch.empty_strided(source.shape, source.stride(), dtype=source.dtype), None, 0, 0)
-            span = extent(source)
-            with self._lock:
-                block, offset = self._place(-(-span // ALIGNMENT) * ALIGNMENT)
-                self._tensors += 1
-                self._payload += span
-            first_byte = source.storage_offset() * source.element_size()
-            flat = torch.empty(0, dtype=torch.uint8).set_(source.untyped_storage(), first_byte, (span,), (1,))
-            torch.frombuffer(block.buffer, dtype=torch.uint8, count=span, offset=offset).copy_(flat)
-            elements = span // source.element_size()
-            view = torch.frombuffer(block.buffer, dtype=source.dtype, count=elements, offset=offset)
+            if place.block is None:
+                return Slot(torch.empty_strided(shape, stride, dtype=dtype), None, 0, 0)
+            elements = place.span // dtype.itemsize
+            view = torch.frombuffer(place.buffer, dtype=dtype, count=elements, offset=place.offset)
             # Detached, because a view would keep its base alive: a second tensor object for every entry.
-            return Slot(view.as_strided(source.shape, source.stride()).detach(), block, offset, span)
+            return Slot(view.as_strided(shape, stride).detach(), place.block, place.offset, place.span)
+
+    def give_back(self, place: Reserved) -> None:
+        """A reserved place that no tensor was made of."""
+        if place.block is None:
+            return
+        with self._lock:
+            self._tensors -= 1
+            self._payload -= place.span
+            self._freed(place.block, place.offset, aligned(place.span))
 
     def _place(self, size: int) -> tuple[Block, int]:
         if self._retired and not self._free[size]:
@@ -143,10 +164,14 @@ class TensorArena:
 
     def _check_room(self, size: int) -> None:
         # Managed pages that find no room on either side end in the kernel's OOM killer, not in a CUDA error.
+        if missing := self.lacks(size):
+            raise ArenaFull(f"a block of {size} bytes does not fit: {missing}")
+
+    def lacks(self, size: int) -> str:
+        """Why the machine has no room for so much more now; empty where it has."""
         tightest = memory_limits()[0]
         on_gpu = self._driver.memory_info(self.device)[0] if self._driver is not None else 0
-        if size > tightest.bytes + on_gpu:
-            raise ArenaFull(f"a block of {size} bytes does not fit: {tightest.name}, {tightest.bytes} bytes")
+        return "" if size <= tightest.bytes + on_gpu else f"{tightest.name}, {tightest.bytes} bytes"
 
     def _advise(self, block: Block, advices: Iterable[tuple[Advice, str]], size: int) -> bool:
         """From a block's beginning; whether all of it was applied."""
@@ -188,7 +213,7 @@ class TensorArena:
         if slot.block is None:
             return
         views = [tensor for tensor in (slot.tensor, slot.cuda) if tensor is not None]
-        size = -(-slot.span // ALIGNMENT) * ALIGNMENT
+        size = aligned(slot.span)
         with self._lock:
             refs = [StorageWeakRef(view.untyped_storage()) for view in views]
             self._retired.append((refs, slot.block, slot.offset, size))
@@ -204,15 +229,18 @@ class TensorArena:
             # A kernel that was queued while its tensor lived may still be reading the place.
             uvm.attempt("synchronize", self._synchronised)
         for _, block, offset, size in done:
-            self._free[size].append((block, offset))
-            self._budget.give_back(size)
-            self._packed -= size
-            block.live -= 1
-            if not block.live:
-                # Nothing is left in it: start over, so that entries of another size can use the room.
-                block.cursor = 0
-                for places in self._free.values():
-                    places[:] = [place for place in places if place[0] is not block]
+            self._freed(block, offset, size)
+
+    def _freed(self, block: Block, offset: int, size: int) -> None:
+        self._free[size].append((block, offset))
+        self._budget.give_back(size)
+        self._packed -= size
+        block.live -= 1
+        if not block.live:
+            # Nothing is left in it: start over, so that entries of another size can use the room.
+            block.cursor = 0
+            for places in self._free.values():
+                places[:] = [place for place in places if place[0] is not block]
 
     def _synchronised(self, driver: Driver) -> uvm.Outcome:
         driver.synchronize(self.device)

@@ -8,12 +8,14 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
 from ..memory.driver import CudaError, Driver, ManagedRange
 from ..memory.pages import covering_pages
 
+ALIGNMENT = 256
 _cuda_lock = threading.Lock()
 
 
@@ -47,7 +49,10 @@ class Block:
         self.cursor = self.live = 0
         self.share = 0  # bytes from its beginning that may live in HBM
         if driver is None:
-            self._mapping = mmap.mmap(-1, size)
+            self._mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            # Most of the cost of filling fresh memory is its page faults; where the kernel has no large pages, nothing changes.
+            with suppress(OSError):
+                self._mapping.madvise(mmap.MADV_HUGEPAGE)
             self.buffer: ctypes.Array[ctypes.c_ubyte] = (ctypes.c_ubyte * size).from_buffer(self._mapping)
         else:
             self.buffer = (ctypes.c_ubyte * size).from_address(driver.allocate_managed(size, device))
@@ -74,6 +79,24 @@ class Block:
 def _freed_quietly(driver: Driver, pointer: int, device: int) -> None:
     with suppress(CudaError):
         driver.free(pointer, device)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A place in a block, or no place at all for a tensor without bytes."""
+
+    block: Block | None
+    offset: int
+    span: int
+
+    @property
+    def buffer(self) -> ctypes.Array[ctypes.c_ubyte]:
+        assert self.block is not None
+        return self.block.buffer
+
+
+def aligned(span: int) -> int:
+    return -(-span // ALIGNMENT) * ALIGNMENT
 
 
 class Slot:

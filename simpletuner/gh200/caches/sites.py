@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import Any, Literal
 
 import torch
@@ -15,8 +16,9 @@ from ..run import Run, current
 from .arena import Consumer
 from .blocks import Slot
 from .next_batch import NextBatch
+from .preload import Preload
 from .store import CacheStore
-from .tier import UnifiedCacheTier
+from .tier import ON_THIS_MACHINE, UnifiedCacheTier
 
 logger = logging.getLogger("gh200.cache")
 
@@ -38,10 +40,12 @@ class HeldCaches:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.store: CacheStore | None = None
+        self.preload: Preload | None = None
         self.next_batch = NextBatch(run.hints)
         run.hints.may_move = self._may_move
         run.at_end(self._close)
         run.at_end(self._summarise)
+        run.at_end(self._end_preload)
 
     def opened(self) -> CacheStore:
         if self.store is None:
@@ -51,15 +55,32 @@ class HeldCaches:
     def _may_move(self, pointer: int, size: int) -> bool:
         return self.store is None or self.store.may_move(pointer, size)
 
+    def read_ahead(self, cache: Any, backend: Any, consumer: Consumer) -> None:
+        if self.preload is None:
+            self.preload = Preload(self.opened(), shown=_first_rank())
+        self.preload.watch(cache, backend, consumer)
+
+    def training_begins(self) -> None:
+        if self.store is not None:
+            self.store.training_begins()
+        if self.preload is not None:
+            self.preload.training_begins()
+
     def report(self) -> dict[str, Any]:
         """Counters and sizes for the runtime config, and what this is not."""
         caches = self.store.report() if self.store is not None else {}
+        if self.preload is not None:
+            caches["preload"] = self.preload.report()
         return self.run.hints.report() | {"caches": caches, "note": LIMITS_OF_THIS}
 
     def _summarise(self) -> None:
         report = self.report()
         parts = (report["hints"], report["errors"], report["caches"])
         logger.info("GH200 memory summary: hints %s, errors %s, caches %s", *parts)
+
+    def _end_preload(self) -> None:
+        if self.preload is not None:
+            self.preload.end()
 
     def _close(self) -> None:
         self.next_batch.forget()
@@ -98,7 +119,22 @@ def attach_cache_tier(cache: Any, attribute: str, kind: CacheKind) -> None:
             UNSAFE_LOADING,
         )
         return
-    setattr(cache, attribute, UnifiedCacheTier(backend, run.part(HeldCaches).opened(), CONSUMERS[kind]))
+    held = run.part(HeldCaches)
+    setattr(cache, attribute, UnifiedCacheTier(backend, held.opened(), CONSUMERS[kind]))
+    if run.options.preload and getattr(backend, "type", None) in ON_THIS_MACHINE:
+        held.read_ahead(cache, backend, CONSUMERS[kind])
+
+
+def training_begins() -> None:
+    """All caches are built; what is read from disk from now on, a step waits for."""
+    run = current()
+    if run is not None and run.options.kinds:
+        run.part(HeldCaches).training_begins()
+
+
+def _first_rank() -> bool:
+    dist = sys.modules.get("torch.distributed")
+    return dist is None or not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 def _loads_weights_only() -> bool:

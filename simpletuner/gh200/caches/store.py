@@ -8,6 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any, Final
 
@@ -17,47 +18,22 @@ from ..memory import hints as uvm
 from ..memory.driver import CudaError, Driver, load_driver
 from ..settings.cache_options import CacheOptions
 from .arena import ArenaStats, Consumer, TensorArena
-from .blocks import ArenaFull, CacheBudget, Slot, holdable
+from .blocks import ArenaFull, CacheBudget, Slot
+from .entry import Entry, NotHoldable, build, take_in
+from .reader import EntryReader, Read, Signature, signature_of
 
 logger = logging.getLogger("gh200.cache")
 
 MISS: Final = object()
 TRIM_EVERY = 16 << 20
-Signature = tuple[int, int, int] | None
-_PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size})
-_BUILDERS: dict[type, Callable[[Any], Any]] = {
-    Slot: lambda slot: slot.tensor.detach(),
-    dict: lambda node: {key: _build(value) for key, value in node.items()},
-    list: lambda node: [_build(value) for value in node],
-    tuple: lambda node: tuple(_build(value) for value in node),
-}
-
-
-def _build(node: Any) -> Any:
-    builder = _BUILDERS.get(type(node))
-    return node if builder is None else builder(node)
-
-
-class NotHoldable(Exception):
-    """An entry has a part that a view cannot stand for; it is read from its file every time."""
-
-
-class Entry:
-    __slots__ = ("arena", "generation", "signature", "slots", "template")
-
-    def __init__(
-        self, template: Any, slots: tuple[Slot, ...], arena: TensorArena, generation: int, signature: Signature
-    ) -> None:
-        self.template, self.slots, self.arena = template, slots, arena
-        self.generation, self.signature = generation, signature
+NEVER_COMPARED = -1
 
 
 def file_signature(path: str) -> Signature:
     try:
-        found = os.stat(path)
+        return signature_of(os.stat(path))
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def byte_limit(options: CacheOptions) -> int | None:
@@ -85,8 +61,14 @@ class CacheStore:
         self._said: set[str] = set()
         self._untrimmed = 0
         self.changes = 0
+        self._dropped_at: dict[str, int] = {}
+        self._all_dropped_at = 0
         self._process = os.getpid()
         self.counts: Counter[str] = Counter()
+        self.reader = EntryReader()
+        # Set by whoever else reads from the same disk, and steps back meanwhile.
+        self.stepping_back: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._disk_reads = self._disk_reads_before_training = 0
         # Counts without a lock: stepping it is atomic, and looking at it is a step that is taken off again.
         self._hits, self._looks = count(), 0
 
@@ -105,11 +87,20 @@ class CacheStore:
         for slot in entry.slots:
             if slot.written_to:
                 self._say(key, f"GH200 cache entry {key} was written to in place; dropped and read from its file again")
-                self._count("written_to")
+                self.count("written_to")
                 self.drop(key)
                 return MISS
         next(self._hits)
-        return _build(entry.template)
+        return build(entry.template)
+
+    def demanded(self) -> AbstractContextManager[None]:
+        """Around a read from disk that somebody waits for."""
+        with self._lock:
+            self._disk_reads += 1
+        return self.stepping_back()
+
+    def training_begins(self) -> None:
+        self._disk_reads_before_training = self._disk_reads
 
     def hits(self) -> int:
         with self._lock:
@@ -120,37 +111,65 @@ class CacheStore:
         """After upstream has listed files, an entry is checked once against the file it came from."""
         generation = self._generation
         if entry.signature is None or file_signature(key) != entry.signature:
-            self._count("changed_on_disk")
+            self.count("changed_on_disk")
             self.drop(key)
             return False
         entry.generation = generation
         return True
 
+    def has(self, key: str) -> bool:
+        """Whether there is an entry, compared with its file or not."""
+        return key in self._entries
+
     def holds(self, key: str) -> bool:
         entry = self._entries.get(key)
         return entry is not None and (entry.generation == self._generation or self._still_valid(key, entry))
+
+    def unchanged(self, key: str, seen: int) -> bool:
+        """Whether nothing wrote or deleted this entry's file since there were `seen` changes, as far as we saw."""
+        return max(self._dropped_at.get(key, 0), self._all_dropped_at) <= seen
 
     def admit(self, key: str, value: Any, consumer: Consumer, seen: int, signature: Signature) -> bool:
         """Hold a value that was loaded after `seen` changes; False where it cannot or must not be held."""
         slots: list[Slot] = []
         with self._lock:
             # Something was written or deleted while the file was read: what was read may be the old content.
-            if seen != self.changes or key in self._entries:
+            if key in self._entries or not self.unchanged(key, seen):
                 return key in self._entries
-            arena = self._arena(consumer)
+            arena = self.arena(consumer)
             try:
-                template = self._take_in(value, arena, slots)
+                template = take_in(value, arena, slots)
             except (NotHoldable, ArenaFull) as reason:
                 for slot in slots:
                     arena.release(slot)
-                self._refused(reason)
+                self.refused(reason)
                 return False
-            for slot in slots:
-                self._by_pointer[slot.tensor.data_ptr()] = slot
-            self._entries[key] = Entry(template, tuple(slots), arena, self._generation, signature)
-            self._count("admitted")
+            self._enter(key, Entry(template, tuple(slots), arena, self._generation, signature))
             self._trim(sum(slot.span for slot in slots))
             return True
+
+    def admit_ahead(self, key: str, read: Read, consumer: Consumer, seen: int) -> bool:
+        """Hold what was read before anybody asked: it is compared with its file when it is served for the first time."""
+        if read.how == "torch":
+            admitted = self.admit(key, read.value, consumer, seen, read.signature)
+            entry = self._entries.get(key)
+            if admitted and entry is not None:
+                entry.generation = NEVER_COMPARED
+            return admitted
+        arena = self.arena(consumer)
+        with self._lock:
+            if key not in self._entries and self.unchanged(key, seen):
+                self._enter(key, Entry(read.value, read.slots, arena, NEVER_COMPARED, read.signature))
+                return True
+        for slot in read.slots:
+            arena.release(slot)
+        return False
+
+    def _enter(self, key: str, entry: Entry) -> None:
+        for slot in entry.slots:
+            self._by_pointer[slot.tensor.data_ptr()] = slot
+        self._entries[key] = entry
+        self.count("admitted")
 
     def _trim(self, admitted: int) -> None:
         """Give back the holes that loading leaves; the small objects kept between them stop malloc from reusing them."""
@@ -161,43 +180,53 @@ class CacheStore:
             if trim is not None:
                 trim(0)
 
-    def _take_in(self, node: Any, arena: TensorArena, slots: list[Slot]) -> Any:
-        kind = type(node)
-        if kind in _PLAIN_TYPES:
-            return node
-        if isinstance(node, torch.Tensor) and holdable(node):
-            slots.append(arena.hold(node))
-            return slots[-1]
-        if kind is dict:
-            return {key: self._take_in(item, arena, slots) for key, item in node.items()}
-        if kind in (list, tuple):
-            return kind(self._take_in(item, arena, slots) for item in node)
-        raise NotHoldable(f"an entry holds a {kind.__module__}.{kind.__qualname__}")
-
-    def _refused(self, reason: Exception) -> None:
+    def refused(self, reason: Exception) -> None:
         full = isinstance(reason, ArenaFull)
-        self._count("refused_full" if full else "refused_type")
+        self.count("refused_full" if full else "refused_type")
         rest = "later entries are read from disk" if full else "such entries are read from disk every time"
         self._say(type(reason).__name__, f"GH200 caches: {reason}; {rest}")
 
-    def _arena(self, consumer: Consumer) -> TensorArena:
-        if consumer not in self._arenas:
-            self._arenas[consumer] = TensorArena(self._budget, consumer)
-        return self._arenas[consumer]
+    def arena(self, consumer: Consumer) -> TensorArena:
+        with self._lock:
+            if consumer not in self._arenas:
+                self._arenas[consumer] = TensorArena(self._budget, consumer)
+            return self._arenas[consumer]
 
-    def drop(self, key: str) -> None:
-        """Forget an entry and let no read that is under way bring it back."""
+    def drop(self, key: str) -> int:
+        """Forget an entry and let no read that is under way bring it back; returns the number of this change."""
         with self._lock:
             self.changes += 1
+            self._dropped_at[key] = self.changes
             entry = self._entries.pop(key, None)
-            if entry is None:
-                return
-            for slot in entry.slots:
+            for slot in entry.slots if entry is not None else ():
                 self._by_pointer.pop(slot.tensor.data_ptr(), None)
                 entry.arena.release(slot)
+            return self.changes
+
+    def hold_written(
+        self, key: str, read: Callable[[TensorArena], Read | None], consumer: Consumer, began: int
+    ) -> None:
+        """Hold what this process has just written, unless somebody else touched the file since change number `began`."""
+        with self._lock:
+            alone = self.unchanged(key, began)
+            # Again: a reader may have taken the old content in while the new one was written.
+            self.drop(key)
+            seen = self.changes
+        if not alone:
+            return
+        try:
+            found = read(self.arena(consumer))
+        except ArenaFull as reason:
+            self.refused(reason)
+            return
+        if found is not None and self.admit_ahead(key, found, consumer, seen):
+            self.count("held_when_written")
 
     def drop_prefix(self, prefix: str) -> None:
         with self._lock:
+            # Whoever reads one of these now may have the old content.
+            self.changes += 1
+            self._all_dropped_at = self.changes
             for key in [key for key in self._entries if key.startswith(prefix)]:
                 self.drop(key)
 
@@ -213,7 +242,7 @@ class CacheStore:
             return None
         return None if slot.written_to else slot
 
-    def _count(self, what: str) -> None:
+    def count(self, what: str) -> None:
         with self._lock:
             self.counts[what] += 1
 
@@ -244,6 +273,8 @@ class CacheStore:
         return {
             "entries": len(self._entries),
             "hits": self.hits(),
+            "disk_reads": self._disk_reads,
+            "disk_reads_in_training": self._disk_reads - self._disk_reads_before_training,
             "managed": any(item.managed for item in stats),
             "payload_bytes": sum(item.payload_bytes for item in stats),
             "packed_bytes": sum(item.packed_bytes for item in stats),
@@ -254,6 +285,7 @@ class CacheStore:
     def close(self) -> None:
         with self._lock:
             self.changes += 1
+            self._all_dropped_at = self.changes
             self._by_pointer.clear()
             self._entries.clear()
             left = sum(arena.close() for arena in self._arenas.values())

@@ -7,9 +7,10 @@ from typing import Any
 
 from ..memory import hints as uvm
 from .arena import Consumer
+from .reader import WRITTEN
 from .store import MISS, CacheStore, file_signature
 
-_ON_THIS_MACHINE = frozenset({"local", "memory"})
+ON_THIS_MACHINE = frozenset({"local", "memory"})
 _WRITING = frozenset("wax+")
 
 
@@ -17,7 +18,7 @@ class UnifiedCacheTier:
     """Looks like the backend it stands for: same class to isinstance, same attributes, same errors."""
 
     def __init__(self, backend: Any, store: CacheStore, consumer: Consumer) -> None:
-        local = getattr(backend, "type", None) in _ON_THIS_MACHINE
+        local = getattr(backend, "type", None) in ON_THIS_MACHINE
         own = {
             "_gh200_backend": backend,
             "_gh200_store": store,
@@ -75,7 +76,8 @@ class UnifiedCacheTier:
         store = self._gh200_store
         seen, signature = store.changes, None if self._gh200_prefix else file_signature(key)
         try:
-            value = self._gh200_backend.torch_load(filename)
+            with store.demanded():
+                value = self._gh200_backend.torch_load(filename)
         except Exception as error:
             store.drop(key)
             error.add_note(f"while the unified-memory cache read {filename}")
@@ -92,24 +94,38 @@ class UnifiedCacheTier:
         return self._gh200_backend.exists(filepath)
 
     def torch_save(self, data: Any, location: Any) -> Any:
-        return self._gh200_write("torch_save", (data, location), location)
+        return self._gh200_write("torch_save", (data, location), {location: data})
 
     def write(self, filepath: Any, data: Any) -> Any:
-        return self._gh200_write("write", (filepath, data), filepath)
+        return self._gh200_write("write", (filepath, data), {filepath: data})
 
     def write_batch(self, filepaths: Any, data_list: Any) -> Any:
-        return self._gh200_write("write_batch", (filepaths, data_list), *filepaths)
+        written = dict(zip(filepaths, data_list, strict=False))
+        return self._gh200_write("write_batch", (filepaths, data_list), written)
 
     def delete(self, filepath: Any) -> Any:
-        return self._gh200_write("delete", (filepath,), filepath)
+        return self._gh200_write("delete", (filepath,), {filepath: None})
 
-    def _gh200_write(self, method: str, arguments: tuple[Any, ...], *paths: Any) -> Any:
-        self._gh200_changed(*paths)
+    def _gh200_write(self, method: str, arguments: tuple[Any, ...], written: dict[Any, Any]) -> Any:
+        paths = [path for path in written if isinstance(path, str | os.PathLike)] if self._gh200_store.usable else []
+        began = {path: self._gh200_store.drop(self._gh200_key(path)) for path in paths}
         try:
-            return getattr(self._gh200_backend, method)(*arguments)
-        finally:
-            # Again afterwards: a reader may have taken the old content in while the new one was written.
+            result = getattr(self._gh200_backend, method)(*arguments)
+        except BaseException:
+            # Again: a reader may have taken the old content in, and there may be half of a new one.
             self._gh200_changed(*paths)
+            raise
+        for path in paths:
+            self._gh200_hold(path, written[path], began[path])
+        return result
+
+    def _gh200_hold(self, path: Any, value: Any, began: int) -> None:
+        """What was written need not be read again: training finds it where a read would have put it."""
+        store, key = self._gh200_store, self._gh200_key(path)
+        if self._gh200_prefix or not uvm.gh200_uvm_enabled() or not isinstance(value, WRITTEN):
+            store.drop(key)
+            return
+        store.hold_written(key, lambda arena: store.reader.read_back(key, value, arena), self._gh200_consumer, began)
 
     def open_file(self, filepath: Any, mode: str) -> Any:
         if _WRITING & set(mode):

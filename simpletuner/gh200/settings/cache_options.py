@@ -19,6 +19,7 @@ class CacheOptions:
     oversubscription_ratio: float = 5.0
     memory_limit: int | None = None
     prefetch: bool = True
+    preload: bool = True
     log_interval: int = 100
     cache_dir: str | None = None
     persistent: bool = True
@@ -36,6 +37,7 @@ class CacheOptions:
             oversubscription_ratio=settings.optimizations.uvm_oversubscription_ratio,
             memory_limit=None if limit is None else int(limit * 10**9),
             prefetch=settings.caches.prefetch and not upstream_prefetches,
+            preload=settings.caches.preload,
             log_interval=settings.optimizations.uvm_log_interval,
             cache_dir=settings.caches.cache_dir,
             persistent=settings.caches.persistent_cache,

@@ -73,6 +73,11 @@ class CacheConfig(ConfigBlock):
         description="Move the next batch's entries towards the GPU while the current one trains. Steps back where "
         "upstream's own device prefetch is on.",
     )
+    preload: bool = Field(
+        True,
+        description="Read the entries of unified-memory caches ahead, from the start of the run, in threads no step waits "
+        "for.",
+    )
 
 
 class Optimizations(ConfigBlock):

@@ -20,7 +20,7 @@ OPTIMIZATIONS = "gh200_optimizations"
 CACHES = "cache_config"
 DEFAULT = "default"
 # Upstream has keys of these names, or might: they say nothing about where a key was meant to go.
-_UPSTREAMS_TOO = frozenset({"cache_dir", "prefetch", "memory_limit_gb"})
+_UPSTREAMS_TOO = frozenset({"cache_dir", "prefetch", "preload", "memory_limit_gb"})
 
 
 def read_settings(

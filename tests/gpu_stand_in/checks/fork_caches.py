@@ -83,7 +83,7 @@ def check_a_refused_block_is_not_asked_for_again_until_something_is_released() -
     backend = Cache(FolderBackend()).cache_data_backend
     paths = latents(6)
     first = backend.torch_load(paths[0])
-    arena = store()._arena("device")
+    arena = store().arena("device")
     allocate = arena._allocated
 
     def counted(least: int) -> Any:

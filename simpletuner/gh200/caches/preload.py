@@ -1,0 +1,238 @@
+"""Reads the entries of all caches ahead, while upstream loads its models; a read that somebody waits for goes first."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+from .arena import Consumer
+from .blocks import ArenaFull
+from .listing import CacheFiles
+from .reader import Unreadable
+from .store import CacheStore
+
+logger = logging.getLogger("gh200.cache")
+
+MOST_THREADS = 8  # what a thread does between two reads holds the GIL; more of them only wait for it
+LOOK_EVERY = 0.25
+CHECK_EVERY = 64 << 20
+_END_WAIT = 5.0
+Job = tuple[str, Consumer, bool]
+
+
+class Preload:
+    """Threads that read and one that lists; none of them is ever waited for, but at the end of the run for a moment."""
+
+    def __init__(self, store: CacheStore, *, threads: int | None = None, shown: bool = True) -> None:
+        self._store = store
+        self._sources: list[tuple[CacheFiles, Any, Consumer]] = []
+        self._jobs: deque[Job] = deque()
+        self._offered: set[str] = set()
+        self._lock = threading.Lock()
+        self._stopping, self._last_look, self._work = threading.Event(), threading.Event(), threading.Event()
+        self._nobody_waits = threading.Event()
+        self._nobody_waits.set()
+        self._waiting = self._unchecked = self._busy = 0
+        self._threads: list[threading.Thread] = []
+        self._most = threads or max(1, min(MOST_THREADS, len(os.sched_getaffinity(0))))
+        self._bar: Any = None
+        self._shown = shown
+        self._busy_since = self._seconds = 0.0
+        self._why_stopped = ""
+        self.entries = self.bytes = 0
+        self.how: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self.done = threading.Event()
+        store.stepping_back = self._stepping_back
+
+    def watch(self, cache: Any, backend: Any, consumer: Consumer) -> None:
+        """Entries of this cache are read from now on, as far as its files are known; its folder must be of this machine."""
+        self._store.arena(consumer)  # here, where the thread knows its GPU
+        self._sources.append((CacheFiles(cache), backend, consumer))
+        if not self._threads and not self._stopping.is_set():
+            self._start(self._list, "list")
+
+    def training_begins(self) -> None:
+        """All caches are built: what is there at the next look is all there will be."""
+        self._last_look.set()
+        if not self._threads:
+            self.done.set()
+
+    def end(self) -> None:
+        self._stop("the run ended")
+        for thread in self._threads:
+            thread.join(_END_WAIT)
+        self._finish()
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "entries": self.entries, "bytes": self.bytes, "seconds": round(self._seconds, 3), "threads": self._most,
+            "finished": self.done.is_set(), "how": dict(self.how), "left_out": dict(self.left_out),
+        }  # fmt: skip
+
+    @contextmanager
+    def _stepping_back(self) -> Iterator[None]:
+        with self._lock:
+            self._waiting += 1
+            self._nobody_waits.clear()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._nobody_waits.set()
+
+    def _start(self, work: Any, name: str) -> None:
+        thread = threading.Thread(target=self._guarded, args=(work,), name=f"gh200-preload-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _guarded(self, work: Any) -> None:
+        try:
+            work()
+        except Exception as error:
+            # Nothing depends on it: what is not held is read when it is needed.
+            logger.warning("GH200 caches: reading ahead has stopped", exc_info=error)
+            self._stop(f"{type(error).__name__}: {error}")
+
+    def _list(self) -> None:
+        while not self._stopping.is_set():
+            last = self._last_look.is_set()
+            for files, backend, consumer in list(self._sources):
+                self._offer(files.changed(now=last), consumer, bool(getattr(backend, "compress_cache", False)))
+            if last:
+                break
+            self._last_look.wait(LOOK_EVERY)
+        while not self._stopping.is_set() and not self._idle():
+            self._stopping.wait(LOOK_EVERY / 5)
+        self._finish()
+
+    def _idle(self) -> bool:
+        with self._lock:
+            return not self._jobs and not self._busy
+
+    def _offer(self, paths: list[str], consumer: Consumer, compressed: bool) -> None:
+        new = [path for path in paths if path not in self._offered]
+        self._offered.update(new)
+        if not new:
+            return
+        self._jobs.extend((path, consumer, compressed) for path in new)
+        self._work.set()
+        if self._shown and self._bar is None:
+            self._bar = tqdm(total=0, desc="GH200 caches: reading ahead", unit="entries", leave=False, disable=None)
+        if self._bar is not None:
+            self._bar.total += len(new)
+        for number in range(len(self._threads) - 1, self._most):
+            self._start(self._read, f"read-{number}")
+
+    def _read(self) -> None:
+        while not self._stopping.is_set() and not self.done.is_set():
+            self._nobody_waits.wait(LOOK_EVERY)
+            if not self._nobody_waits.is_set():
+                continue
+            job = self._next()
+            if job is None:
+                self._work.clear()
+                if not self._jobs:
+                    self._work.wait(LOOK_EVERY)
+                continue
+            try:
+                self._one(*job)
+            finally:
+                self._ready()
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            if not self._jobs:
+                return None
+            if not self._busy:
+                self._busy_since = time.monotonic()
+            self._busy += 1
+            return self._jobs.popleft()
+
+    def _ready(self) -> None:
+        with self._lock:
+            self._busy -= 1
+            now = time.monotonic()
+            self._seconds, self._busy_since = self._seconds + now - self._busy_since, now
+            if self._bar is not None:
+                self._bar.update()
+
+    def _one(self, path: str, consumer: Consumer, compressed: bool) -> None:
+        store = self._store
+        if store.has(path):
+            return
+        arena, seen = store.arena(consumer), store.changes
+        try:
+            if self._due() and (missing := arena.lacks(CHECK_EVERY)):
+                raise ArenaFull(f"free memory has become too small: {missing}")
+            read = store.reader.read(path, arena, compressed=compressed)
+        except ArenaFull as full:
+            self._leave_out("no room")
+            self._stop(str(full))
+        except FileNotFoundError:
+            self._leave_out("vanished")
+        except (OSError, Unreadable) as error:
+            self._leave_out("unreadable")
+            logger.debug("GH200 caches: %s is not read ahead: %s", path, error)
+        else:
+            self._count(read.how, read.bytes, held=store.admit_ahead(path, read, consumer, seen))
+
+    def _due(self) -> bool:
+        with self._lock:
+            due = self._unchecked <= 0
+            self._unchecked = CHECK_EVERY if due else self._unchecked
+            return due
+
+    def _count(self, how: str, size: int, *, held: bool) -> None:
+        with self._lock:
+            self._unchecked -= size
+            if held:
+                self.entries += 1
+                self.bytes += size
+                self.how[how] += 1
+        if not held:
+            self._leave_out("changed meanwhile or of a kind that is not held")
+
+    def _leave_out(self, why: str) -> None:
+        with self._lock:
+            self.left_out[why] += 1
+
+    def _stop(self, why: str) -> None:
+        with self._lock:
+            if self._stopping.is_set() or self.done.is_set():
+                return
+            self._why_stopped = why
+            if self._jobs:
+                self.left_out["not reached"] += len(self._jobs)
+                self._jobs.clear()
+            self._stopping.set()
+        self._work.set()
+        self._last_look.set()
+
+    def _finish(self) -> None:
+        with self._lock:
+            if self.done.is_set():
+                return
+            self.done.set()
+            if self._bar is not None:
+                self._bar.close()
+        if self._offered:
+            logger.log(logging.INFO if self._shown else logging.DEBUG, "GH200 caches: %s", self.summary())
+
+    def summary(self) -> str:
+        seconds = max(self._seconds, 1e-9)
+        size = self.bytes / 1e9
+        text = f"read ahead {self.entries} entries, {size:.3f} GB in {seconds:.1f} s ({size / seconds:.2f} GB/s)"
+        left = ", ".join(f"{count} {why}" for why, count in sorted(self.left_out.items()))
+        stopped = f" (stopped: {self._why_stopped})" if self._why_stopped else ""
+        return f"{text}; left out: {left}{stopped}" if left else f"{text}; nothing was left out{stopped}"
