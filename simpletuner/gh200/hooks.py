@@ -51,6 +51,13 @@ def dataset_entries(entries: list[dict[str, Any]], args: Any) -> list[dict[str, 
     return directories_for_run(as_local(entries), args)
 
 
+def made_entries(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
+    """All datasets of the run, those among them that upstream has added."""
+    from .caches.dirs import directories_of_made
+
+    return directories_of_made(entries, args)
+
+
 def local_backend(config: Any, backend: Any) -> Any:
     from .datasets.sites import is_in_memory
 

@@ -13,6 +13,7 @@ class StateHooks:
     """Base class of upstream's StateTracker; stored here, so that the fork needs no import of upstream to read it."""
 
     _gh200_raw: ClassVar[dict[str, Any]] = {}
+    _gh200_as_given: ClassVar[dict[str, Any]] = {}
     _gh200_origins: ClassVar[dict[str, str]] = {}
     _gh200_run: ClassVar[Run | None] = None
 
@@ -20,6 +21,15 @@ class StateHooks:
     def set_raw_config(cls, raw: Mapping[str, Any] | None, origins: Mapping[str, str] | None = None) -> None:
         StateHooks._gh200_raw = dict(raw or {})
         StateHooks._gh200_origins = dict(origins or {})
+
+    @classmethod
+    def remember_as_given(cls, config: Mapping[str, Any]) -> None:
+        """A config that is about to become a command line, which keeps neither its types nor what is nested in it."""
+        StateHooks._gh200_as_given = dict(config)
+
+    @classmethod
+    def as_given(cls) -> dict[str, Any]:
+        return StateHooks._gh200_as_given
 
     @classmethod
     def get_raw_config(cls) -> dict[str, Any]:

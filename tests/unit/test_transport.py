@@ -62,6 +62,33 @@ def test_blocks_arrive_with_their_types(prefix: str) -> None:
     assert raw == {"model_family": "sdxl", **blocks}
 
 
+CONFIG = {
+    "model_family": "sdxl", "train_batch_size": 4, "learning_rate": 1e-4, "gradient_checkpointing": True,
+    "webhook_config": {"url": "{env:HOOK}", "levels": [1, 2]}, "validation_prompts": ["a", "b"], "empty": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", [{}, {"cache_config": {"cache_dir": "x"}}])
+def test_warm_cache_raw_config_is_what_the_file_said(blocks: dict[str, Any]) -> None:
+    raw = travelled({**CONFIG, **blocks})
+    assert raw == {key: value for key, value in CONFIG.items() if value is not None} | blocks
+    assert type(raw["train_batch_size"]) is int and raw["webhook_config"] == {"url": "{env:HOOK}", "levels": [1, 2]}
+
+
+def test_warm_cache_raw_config_reaches_another_process() -> None:
+    words = flattened({**CONFIG, "cache_config": {"cache_dir": "x"}})
+    StateHooks.remember_as_given({})
+    transport.incoming_arguments(words)
+    raw = StateHooks.get_raw_config()
+    assert raw["train_batch_size"] == 4 and raw["validation_prompts"] == ["a", "b"] and transport.AS_GIVEN not in raw
+
+
+def test_warm_cache_raw_config_of_another_config_is_not_mixed_in() -> None:
+    transport.outgoing_config({"model_family": "flux", "train_batch_size": 9, "nested": {"a": 1}})
+    transport.incoming_arguments(["--model_family=sdxl", "--train_batch_size=9"])
+    assert StateHooks.get_raw_config() == {"model_family": "sdxl", "train_batch_size": "9"}
+
+
 def test_json_text_is_a_block_too() -> None:
     assert travelled({"cache_config": '{"cache_dir": "x"}'})["cache_config"] == {"cache_dir": "x"}
 

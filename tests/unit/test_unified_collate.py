@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -310,6 +312,37 @@ def test_unified_cache_dir_is_the_parent_where_none_is_set(caplog: pytest.LogCap
     assert "cache_dir" not in elsewhere[2]
     begin_memory_run(CacheOptions(cache_dir="cache/gh200"))
     assert cache_dirs.with_cache_directories(ENTRIES, model_family="sdxl") is ENTRIES
+
+
+MADE = [
+    {"id": "text-embeds", "type": "local", "dataset_type": "text_embeds", "cache_dir": "out/cache/text/sdxl"},
+    {"id": "i2v", "type": "local", "dataset_type": "conditioning_image_embeds", "cache_dir": "cache/embeds/i2v"},
+    {"id": "photos_audio", "type": "local", "dataset_type": "audio", "cache_dir_vae": "cache/gh200/vae/sdxl/audio/x"},
+]
+
+
+def test_warm_cache_datasets_upstream_makes_by_itself_obey_cache_dir(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    args = SimpleNamespace(model_family="sdxl")
+    for options in ({"cache_dir": "cache/gh200"}, {"cache_dir": str(tmp_path), "persistent": False}):
+        begin_memory_run(unified(**options))
+        entries = cache_dirs.directories_for_run(copy.deepcopy(ENTRIES), args)
+        entries[0]["cache_dir_conditioning_image_embeds"] = "cache/embeds/i2v"
+        found = cache_dirs.directories_of_made(entries + copy.deepcopy(MADE), args)
+        parent = Path("cache/gh200") if len(options) == 1 else next(tmp_path.iterdir())
+        assert found[1]["cache_dir_vae"] == "kept/here" and "cache_dir_vae" not in found[3]
+        assert found[5]["cache_dir"] == str(parent / "text/sdxl/text-embeds")
+        assert found[6]["cache_dir"] == found[0]["cache_dir_conditioning_image_embeds"]
+        assert found[6]["cache_dir"] == str(parent / "image_embed/sdxl/i2v")
+        assert "text-embeds, made by upstream" in caplog.text
+    begin_memory_run(unified(cache_dir="cache/gh200"))
+    assert cache_dirs.directories_of_made(copy.deepcopy(MADE), args)[2] == MADE[2], "it is below cache_dir already"
+    begin_memory_run(unified())
+    assert cache_dirs.directories_of_made(copy.deepcopy(MADE), args) == MADE
+    end()
+    assert cache_dirs.directories_of_made(MADE, args) is MADE
 
 
 def test_unified_run_private_folder_is_said_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,7 +31,8 @@ class FolderBackend:
 
     def torch_save(self, data: Any, location: str) -> None:
         partial = Path(f"{location}.new")
-        torch.save(data, partial)
+        with partial.open("wb") as file:
+            torch.save(data, file)
         partial.replace(location)
 
     def write(self, filepath: str, data: Any) -> None:

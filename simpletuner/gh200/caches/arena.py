@@ -16,7 +16,7 @@ from ..memory import hints as uvm
 from ..memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from ..memory.limits import memory_limits
 from ..memory.pages import extent
-from .blocks import ArenaFull, Block, CacheBudget, Reserved, Slot, aligned
+from .blocks import NO_BYTES, ArenaFull, Block, CacheBudget, Reserved, Slot, aligned
 
 if TYPE_CHECKING:
     from ..settings.schema import AccessPattern
@@ -77,7 +77,7 @@ class TensorArena:
     def hold(self, source: torch.Tensor) -> Slot:
         """Copy a tensor in, bit for bit and with its strides; raises ArenaFull."""
         span = extent(source)
-        place = self.reserve(span)
+        (place,) = self.reserve(span)
         if span:
             with torch.inference_mode(False), torch.no_grad():
                 first_byte = source.storage_offset() * source.element_size()
@@ -85,34 +85,44 @@ class TensorArena:
                 torch.frombuffer(place.buffer, dtype=torch.uint8, count=span, offset=place.offset).copy_(flat)
         return self.filled(place, source.dtype, tuple(source.shape), source.stride())
 
-    def reserve(self, span: int) -> Reserved:
-        """Room for a tensor whose bytes are still to come; raises ArenaFull. `filled` or `give_back` must follow."""
-        if span == 0:
-            return Reserved(None, 0, 0)
+    def reserve(self, *spans: int) -> list[Reserved]:
+        """Room for tensors whose bytes are still to come, or ArenaFull; `filled` or `give_back` must follow."""
+        places: list[Reserved] = []
         with self._lock:
-            block, offset = self._place(aligned(span))
-            self._tensors += 1
-            self._payload += span
-        return Reserved(block, offset, span)
+            try:
+                for span in spans:
+                    places.append(Reserved(*self._place(aligned(span)), span) if span else NO_BYTES)
+            except ArenaFull:
+                self._give_back(places)
+                raise
+            self._tensors += sum(span > 0 for span in spans)
+            self._payload += sum(spans)
+        return places
 
     def filled(self, place: Reserved, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Slot:
         """The tensor whose bytes were put into a reserved place."""
-        with torch.inference_mode(False), torch.no_grad():
-            if place.block is None:
-                return Slot(torch.empty_strided(shape, stride, dtype=dtype), None, 0, 0)
-            elements = place.span // dtype.itemsize
-            view = torch.frombuffer(place.buffer, dtype=dtype, count=elements, offset=place.offset)
-            # Detached, because a view would keep its base alive: a second tensor object for every entry.
-            return Slot(view.as_strided(shape, stride).detach(), place.block, place.offset, place.span)
-
-    def give_back(self, place: Reserved) -> None:
-        """A reserved place that no tensor was made of."""
+        # Entering the mode costs more than the rest, and a thread that reads ahead is never in it.
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                return self.filled(place, dtype, shape, stride)
         if place.block is None:
-            return
+            return Slot(torch.empty_strided(shape, stride, dtype=dtype), None, 0, 0)
+        elements = place.span // dtype.itemsize
+        view = torch.frombuffer(place.buffer, dtype=dtype, count=elements, offset=place.offset)
+        # Detached, because a view would keep its base alive: a second tensor object for every entry.
+        return Slot(view.as_strided(shape, stride).detach(), place.block, place.offset, place.span)
+
+    def give_back(self, places: list[Reserved]) -> None:
+        """Reserved places that no tensor was made of."""
         with self._lock:
-            self._tensors -= 1
-            self._payload -= place.span
-            self._freed(place.block, place.offset, aligned(place.span))
+            self._tensors -= sum(place.span > 0 for place in places)
+            self._payload -= sum(place.span for place in places)
+            self._give_back(places)
+
+    def _give_back(self, places: list[Reserved]) -> None:
+        for place in places:
+            if place.block is not None:
+                self._freed(place.block, place.offset, aligned(place.span))
 
     def _place(self, size: int) -> tuple[Block, int]:
         if self._retired and not self._free[size]:

@@ -95,6 +95,9 @@ class Reserved:
         return self.block.buffer
 
 
+NO_BYTES = Reserved(None, 0, 0)
+
+
 def aligned(span: int) -> int:
     return -(-span // ALIGNMENT) * ALIGNMENT
 

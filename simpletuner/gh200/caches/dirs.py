@@ -28,7 +28,15 @@ DIRECTORY_KEYS: dict[str, tuple[str, str]] = {
     "conditioning_image_embeds": ("cache_dir", "image_embed"),
     "distillation_cache": ("cache_dir", "distillation"),
 }
-_LOCAL_TYPES = frozenset({"local", "in_memory"})
+_EMBEDS_OF = "cache_dir_conditioning_image_embeds"
+LOCAL_TYPES = frozenset({"local", "in_memory"})
+PRIVATE = "gh200-run-"
+
+
+def owner_of(private: Path) -> int | None:
+    """The process that made a private folder, by its name."""
+    owner = private.name.rpartition("-")[0].rpartition("-")[2]
+    return int(owner) if owner.isdigit() else None
 
 
 class PrivateFolder:
@@ -55,10 +63,10 @@ class PrivateFolder:
     def _make(self, parent: str | None) -> str:
         base = Path(parent).absolute() if parent else Path(tempfile.gettempdir())
         base.mkdir(parents=True, exist_ok=True)
-        mark = f"gh200-run-{socket.gethostname()}-"
+        mark = f"{PRIVATE}{socket.gethostname()}-"
         for left_over in base.glob(f"{mark}*"):
-            owner = left_over.name.removeprefix(mark).partition("-")[0]
-            if owner.isdigit() and not Path("/proc", owner).exists():
+            owner = owner_of(left_over)
+            if owner is not None and not Path("/proc", str(owner)).exists():
                 logger.info("GH200 caches: removing %s, left by a run that was killed", left_over)
                 shutil.rmtree(left_over, ignore_errors=True)
         self._made_by = os.getpid()
@@ -74,11 +82,70 @@ class PrivateFolder:
 _CONFIG_KEYS = {"cache_dir_vae": "vae", "cache_dir_text": "text"}
 
 
+class GivenDatasets:
+    """The names in the operator's list: whatever else a run has, upstream made."""
+
+    def __init__(self, run: Run) -> None:
+        self.names: frozenset[str] = frozenset()
+
+
 def directories_for_run(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
     """As below, with what the training config itself says."""
+    run = current()
+    if run is not None:
+        run.part(GivenDatasets).names = frozenset(str(entry.get("id")) for entry in entries if isinstance(entry, dict))
+    return with_cache_directories(
+        entries, model_family=str(args.model_family), kinds_set_elsewhere=_set_in_the_config()
+    )
+
+
+def directories_of_made(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
+    """The entries upstream has added obey `cache_dir` too: the folder it gives them is nobody's wish.
+
+    In place, because upstream goes on with its own list.
+    """
+    run = current()
+    if run is None or not _moves(run):
+        return entries
+    given, elsewhere = run.part(GivenDatasets).names, _set_in_the_config()
+    for entry in entries:
+        key, kind = DIRECTORY_KEYS.get(str(entry.get("dataset_type", "image")), ("", ""))
+        old = entry.get(key)
+        if str(entry.get("id")) in given or not old or kind in elsewhere or _below(old, _parent(run)):
+            continue
+        moved = _with_directory(entry | {key: None}, run, str(args.model_family), frozenset())
+        if moved.get(key):
+            logger.info("GH200 caches: dataset %s, made by upstream, has its cache in %s", entry["id"], moved[key])
+            entry[key] = moved[key]
+            _follow(entries, old, moved[key])
+    return entries
+
+
+def _below(folder: str, parent: Path) -> bool:
+    return Path(folder).absolute().is_relative_to(parent.absolute())
+
+
+def _follow(entries: list[dict[str, Any]], old: str, new: str) -> None:
+    """A dataset of videos names the folder of the image embeddings that upstream makes for it."""
+    for entry in entries:
+        if entry.get(_EMBEDS_OF) == old:
+            entry[_EMBEDS_OF] = new
+
+
+def _parent(run: Run) -> Path:
+    options = run.options
+    if options.persistent and options.cache_dir:
+        return Path(options.cache_dir)
+    return run.part(PrivateFolder).path
+
+
+def _set_in_the_config() -> frozenset[str]:
     given = StateHooks.get_raw_config()
-    elsewhere = frozenset(kind for key, kind in _CONFIG_KEYS.items() if given.get(key))
-    return with_cache_directories(entries, model_family=str(args.model_family), kinds_set_elsewhere=elsewhere)
+    return frozenset(kind for key, kind in _CONFIG_KEYS.items() if given.get(key))
+
+
+def _moves(run: Run) -> bool:
+    return bool(run.options.kinds) and not (run.options.persistent and run.options.cache_dir is None)
 
 
 def with_cache_directories(
@@ -89,7 +156,7 @@ def with_cache_directories(
     The model family is part of the path, as in upstream's own default: latents of one model are wrong for another.
     """
     run = current()
-    if run is None or not run.options.kinds or (run.options.persistent and run.options.cache_dir is None):
+    if run is None or not _moves(run):
         return entries
     return [_with_directory(entry, run, model_family, kinds_set_elsewhere) for entry in entries]
 
@@ -103,10 +170,9 @@ def _with_directory(
         return entry
     name = entry.get("id", "")
     own = entry.get(key) or (f"the {kind} folder of the training config" if kind in set_elsewhere else None)
-    if own or entry.get("type", "local") not in _LOCAL_TYPES:
+    if own or entry.get("type", "local") not in LOCAL_TYPES:
         left = f"{key} is {own}" if own else f"its type is {entry.get('type')}"
         kept = "" if options.persistent else "; its files stay after the run"
         logger.info("GH200 caches: dataset %s keeps its own cache folder (%s)%s", name, left, kept)
         return entry
-    parent = Path(options.cache_dir) if options.persistent and options.cache_dir else run.part(PrivateFolder).path
-    return entry | {key: str(parent / kind / model_family / name)}
+    return entry | {key: str(_parent(run) / kind / model_family / name)}

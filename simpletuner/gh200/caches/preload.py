@@ -25,7 +25,17 @@ MOST_THREADS = 8  # what a thread does between two reads holds the GIL; more of 
 LOOK_EVERY = 0.25
 CHECK_EVERY = 64 << 20
 _END_WAIT = 5.0
+AT_ONCE = 8
 Job = tuple[str, Consumer, bool]
+
+
+class Tally:
+    """What one thread did since it last told."""
+
+    def __init__(self) -> None:
+        self.how: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self.bytes = self.last = 0
 
 
 class Preload:
@@ -38,8 +48,9 @@ class Preload:
         self._offered: set[str] = set()
         self._lock = threading.Lock()
         self._stopping, self._last_look, self._work = threading.Event(), threading.Event(), threading.Event()
-        self._nobody_waits = threading.Event()
+        self._nobody_waits, self._idle = threading.Event(), threading.Event()
         self._nobody_waits.set()
+        self._idle.set()
         self._waiting = self._unchecked = self._busy = 0
         self._threads: list[threading.Thread] = []
         self._most = threads or max(1, min(MOST_THREADS, len(os.sched_getaffinity(0))))
@@ -112,20 +123,18 @@ class Preload:
             if last:
                 break
             self._last_look.wait(LOOK_EVERY)
-        while not self._stopping.is_set() and not self._idle():
-            self._stopping.wait(LOOK_EVERY / 5)
+        while not self._stopping.is_set() and not self._idle.wait(LOOK_EVERY):
+            pass
         self._finish()
-
-    def _idle(self) -> bool:
-        with self._lock:
-            return not self._jobs and not self._busy
 
     def _offer(self, paths: list[str], consumer: Consumer, compressed: bool) -> None:
         new = [path for path in paths if path not in self._offered]
         self._offered.update(new)
         if not new:
             return
-        self._jobs.extend((path, consumer, compressed) for path in new)
+        with self._lock:
+            self._idle.clear()
+            self._jobs.extend((path, consumer, compressed) for path in new)
         self._work.set()
         if self._shown and self._bar is None:
             self._bar = tqdm(total=0, desc="GH200 caches: reading ahead", unit="entries", leave=False, disable=None)
@@ -136,76 +145,79 @@ class Preload:
 
     def _read(self) -> None:
         while not self._stopping.is_set() and not self.done.is_set():
-            self._nobody_waits.wait(LOOK_EVERY)
-            if not self._nobody_waits.is_set():
-                continue
-            job = self._next()
-            if job is None:
+            jobs = self._next()
+            if not jobs:
                 self._work.clear()
                 if not self._jobs:
                     self._work.wait(LOOK_EVERY)
                 continue
+            tally = Tally()
             try:
-                self._one(*job)
+                while jobs and not self._stopping.is_set():
+                    while not self._nobody_waits.wait(LOOK_EVERY) and not self._stopping.is_set():
+                        pass
+                    self._one(*jobs.popleft(), tally)
             finally:
-                self._ready()
+                self._ready(tally, jobs)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> deque[Job]:
+        """Some jobs at once: a lock that several threads want for each file costs more than the file."""
         with self._lock:
-            if not self._jobs:
-                return None
-            if not self._busy:
-                self._busy_since = time.monotonic()
-            self._busy += 1
-            return self._jobs.popleft()
+            taken = deque(self._jobs.popleft() for _ in range(min(AT_ONCE, len(self._jobs))))
+            if taken:
+                if not self._busy:
+                    self._busy_since = time.monotonic()
+                self._busy += 1
+            return taken
 
-    def _ready(self) -> None:
+    def _ready(self, tally: Tally, not_reached: deque[Job]) -> None:
         with self._lock:
             self._busy -= 1
             now = time.monotonic()
             self._seconds, self._busy_since = self._seconds + now - self._busy_since, now
+            self.entries += tally.how.total()
+            self.bytes += tally.bytes
+            self.how += tally.how
+            self.left_out += tally.left_out
+            if not_reached:
+                self.left_out["not reached"] += len(not_reached)
+            if not self._busy and not self._jobs:
+                self._idle.set()
             if self._bar is not None:
-                self._bar.update()
+                self._bar.update(tally.how.total() + tally.left_out.total())
 
-    def _one(self, path: str, consumer: Consumer, compressed: bool) -> None:
+    def _one(self, path: str, consumer: Consumer, compressed: bool, tally: Tally) -> None:
         store = self._store
         if store.has(path):
             return
         arena, seen = store.arena(consumer), store.changes
         try:
-            if self._due() and (missing := arena.lacks(CHECK_EVERY)):
+            if self._due(tally.last) and (missing := arena.lacks(CHECK_EVERY)):
                 raise ArenaFull(f"free memory has become too small: {missing}")
             read = store.reader.read(path, arena, compressed=compressed)
         except ArenaFull as full:
-            self._leave_out("no room")
+            tally.left_out["without room"] += 1
             self._stop(str(full))
         except FileNotFoundError:
-            self._leave_out("vanished")
+            tally.left_out["vanished"] += 1
         except (OSError, Unreadable) as error:
-            self._leave_out("unreadable")
+            tally.left_out["unreadable"] += 1
             logger.debug("GH200 caches: %s is not read ahead: %s", path, error)
         else:
-            self._count(read.how, read.bytes, held=store.admit_ahead(path, read, consumer, seen))
+            tally.last = read.bytes
+            if store.admit_ahead(path, read, consumer, seen):
+                tally.how[read.how] += 1
+                tally.bytes += read.bytes
+            else:
+                tally.left_out["changed meanwhile or of a kind that is not held"] += 1
 
-    def _due(self) -> bool:
-        with self._lock:
-            due = self._unchecked <= 0
-            self._unchecked = CHECK_EVERY if due else self._unchecked
-            return due
-
-    def _count(self, how: str, size: int, *, held: bool) -> None:
-        with self._lock:
-            self._unchecked -= size
-            if held:
-                self.entries += 1
-                self.bytes += size
-                self.how[how] += 1
-        if not held:
-            self._leave_out("changed meanwhile or of a kind that is not held")
-
-    def _leave_out(self, why: str) -> None:
-        with self._lock:
-            self.left_out[why] += 1
+    def _due(self, size: int) -> bool:
+        # Without a lock: a look at the machine's memory more or less does no harm.
+        self._unchecked -= size
+        due = self._unchecked <= 0
+        if due:
+            self._unchecked = CHECK_EVERY
+        return due
 
     def _stop(self, why: str) -> None:
         with self._lock:

@@ -8,13 +8,14 @@ import struct
 import threading
 import zlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from .arena import TensorArena
-from .blocks import Reserved, Slot
+from .blocks import Slot
 from .stored_file import FileSource, Gap, Layout, Leaf, MemorySource, blank, layout_of
 from .stored_pickle import NotPlain
 
@@ -73,15 +74,14 @@ class EntryReader:
         if known is not None and known.gaps is not None:
             found = _read_like(known, file, arena)
             if found is not None:
-                return found, _slots(found), "straight"
+                return *found, "straight"
         try:
             layout = layout_of(FileSource(file, size))
         except NotPlain:
             return _through_torch(_whole(file, size)), (), "torch"
         if layout.gaps is not None:
             self._keep(layout)
-        found = _read_leaves(layout, file, arena)
-        return found, _slots(found), "straight"
+        return *_read_leaves(layout, file, arena), "straight"
 
     def read_back(self, path: str, value: Any, arena: TensorArena) -> Read | None:
         """What a read of the file would give, made from the value that was written to it; None where that is not sure.
@@ -117,10 +117,9 @@ class EntryReader:
         except NotPlain:
             return _through_torch(content), (), "torch"
         with _Places(layout, arena) as places:
-            for leaf, view in places.views():
+            for leaf, view in places.pairs():
                 view[:] = content[leaf.start : leaf.start + leaf.span]
-            found = places.filled()
-        return found, _slots(found), "unpacked"
+            return *places.filled(), "unpacked"
 
 
 class _Places:
@@ -128,69 +127,50 @@ class _Places:
 
     def __init__(self, layout: Layout, arena: TensorArena) -> None:
         self._layout, self._arena = layout, arena
-        self._reserved: list[Reserved] = []
+        self._reserved = arena.reserve(*[leaf.span for leaf in layout.leaves])
 
     def __enter__(self) -> _Places:
-        try:
-            for leaf in self._layout.leaves:
-                self._reserved.append(self._arena.reserve(leaf.span))
-        except BaseException:
-            self._give_back()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_back()
+        if self._reserved:
+            self._arena.give_back(self._reserved)
 
-    def _give_back(self) -> None:
-        for place in self._reserved:
-            self._arena.give_back(place)
-        self._reserved.clear()
+    def views(self) -> list[memoryview]:
+        """Where the bytes of each tensor go, in the order of the file; not to be kept, or their block is never free."""
+        places = [self._reserved[number] for number in self._layout.in_file]
+        return [memoryview(one.buffer).cast("B")[one.offset : one.offset + one.span] for one in places]
 
-    def views(self) -> list[tuple[Leaf, memoryview]]:
-        """Where the bytes of each tensor go, in the order of the file; not to be kept, or its block is never free."""
-        pairs = [pair for pair in zip(self._layout.leaves, self._reserved, strict=True) if pair[1].span]
-        pairs.sort(key=lambda pair: pair[0].start)
-        return [(leaf, _bytes_of(place)) for leaf, place in pairs]
+    def pairs(self) -> Iterator[tuple[Leaf, memoryview]]:
+        leaves = self._layout.leaves
+        return zip((leaves[number] for number in self._layout.in_file), self.views(), strict=True)
 
-    def filled(self) -> Any:
-        reserved = iter(self._reserved)
-        found = _with_slots(self._layout.entry, lambda leaf: self._slot(leaf, next(reserved)))
-        self._reserved.clear()
-        return found
-
-    def _slot(self, leaf: Leaf, place: Reserved) -> Slot:
-        return self._arena.filled(place, leaf.tensor.dtype, leaf.tensor.shape, leaf.tensor.stride)
-
-
-def _bytes_of(place: Reserved) -> memoryview:
-    return memoryview(place.buffer).cast("B")[place.offset : place.offset + place.span]
+    def filled(self) -> tuple[Any, tuple[Slot, ...]]:
+        """The entry with its slots, and those by themselves."""
+        slots = tuple(
+            self._arena.filled(place, leaf.tensor.dtype, leaf.tensor.shape, leaf.tensor.stride)
+            for leaf, place in zip(self._layout.leaves, self._reserved, strict=True)
+        )
+        self._reserved = []
+        return _with_slots(self._layout.entry, iter(slots)), slots
 
 
-def _with_slots(node: Any, slot: Any) -> Any:
+def _with_slots(node: Any, slots: Iterator[Slot]) -> Any:
     kind = type(node)
     if kind is Leaf:
-        return slot(node)
+        return next(slots)
     if kind is dict:
-        return {key: _with_slots(item, slot) for key, item in node.items()}
-    return kind(_with_slots(item, slot) for item in node) if kind in (list, tuple) else node
+        return {key: _with_slots(item, slots) for key, item in node.items()}
+    return kind([_with_slots(item, slots) for item in node]) if kind in (list, tuple) else node
 
 
-def _slots(node: Any) -> tuple[Slot, ...]:
-    kind = type(node)
-    if kind is Slot:
-        return (node,)
-    items = node.values() if kind is dict else node if kind in (list, tuple) else ()
-    return tuple(slot for item in items for slot in _slots(item))
-
-
-def _read_like(layout: Layout, file: int, arena: TensorArena) -> Any:
+def _read_like(layout: Layout, file: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...]] | None:
     """One read of everything, the tensors' bytes into their places; None where the rest is not as in that layout."""
     assert layout.gaps is not None
     with _Places(layout, arena) as places:
         gaps = [bytearray(len(gap.expected)) for gap in layout.gaps]
         pieces: list[bytearray | memoryview] = [gaps[0]]
-        for gap, (_, view) in zip(gaps[1:], places.views(), strict=True):
+        for gap, view in zip(gaps[1:], places.views(), strict=True):
             pieces += [view, gap]
         if os.preadv(file, pieces, 0) != layout.size or not _same(gaps, layout.gaps):
             return None
@@ -205,9 +185,9 @@ def _same(found: list[bytearray], expected: tuple[Gap, ...]) -> bool:
     return True
 
 
-def _read_leaves(layout: Layout, file: int, arena: TensorArena) -> Any:
+def _read_leaves(layout: Layout, file: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...]]:
     with _Places(layout, arena) as places:
-        for leaf, view in places.views():
+        for leaf, view in places.pairs():
             if os.preadv(file, [view], leaf.start) != leaf.span:
                 raise Unreadable("it was cut while it was read")
         return places.filled()

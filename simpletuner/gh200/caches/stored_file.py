@@ -85,13 +85,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`entry` has a Leaf for each tensor, in the order of `leaves`. `gaps` is None where a file of the same size could
-    differ in more than its tensors' values without this telling.
+    """`entry` has a Leaf for each tensor, in the order of `leaves`; `in_file` are the numbers of those that have bytes, in
+    the order of the file. `gaps` is None where a file of the same size could differ in more than its tensors' values
+    without this telling.
     """
 
     size: int
     entry: Any
     leaves: tuple[Leaf, ...]
+    in_file: tuple[int, ...]
     gaps: tuple[Gap, ...] | None
 
 
@@ -107,7 +109,9 @@ def layout_of(source: Source) -> Layout:
         raise NotPlain(f"{type(error).__name__}: {error}") from error
     leaves: list[Leaf] = []
     with_leaves = _with_leaves(entry, records, leaves)
-    return Layout(source.size, with_leaves, tuple(leaves), _gaps(source, records, leaves))
+    filled = [number for number, leaf in enumerate(leaves) if leaf.span]
+    in_file = tuple(sorted(filled, key=lambda number: leaves[number].start))
+    return Layout(source.size, with_leaves, tuple(leaves), in_file, _gaps(source, records, leaves))
 
 
 def _directory(source: Source) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ from .config_file import config_path, read_config_file, split_config_flag
 from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, decoded, is_ours, looks_like_json, plain_key
 
 BUNDLE = "gh200_blocks"
+AS_GIVEN = "gh200_as_given"
 COMMAND_LINE = "gh200_command_line"
 # One argument may have 128 KiB on Linux; what is longer travels by file.
 LONGEST_ARGUMENT = 100_000
@@ -28,10 +29,13 @@ INLINE_PLACEHOLDER = "(datasets inside the training config)"
 def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
     """A config about to become command-line arguments, with our blocks packed into one of them."""
     bundle = _bundle(mapping)
+    rest = {key: value for key, value in mapping.items() if not _bundled(key, value)}
+    given = {plain_key(key): value for key, value in rest.items()}
+    # The command line keeps neither types nor nesting; in this process they are remembered, to others they travel.
+    StateHooks.remember_as_given(given)
     if not bundle:
         return mapping
-    rest = {key: value for key, value in mapping.items() if not _bundled(key, value)}
-    return {**rest, f"--{BUNDLE}": _packed(bundle)}
+    return {**rest, f"--{BUNDLE}": _packed({**bundle, AS_GIVEN: given})}
 
 
 def loaded_config(path: Path) -> dict[str, object]:
@@ -125,6 +129,8 @@ def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
     """The arguments for upstream's parser: our blocks are taken out and recorded, everything else is as it came."""
     words = list(sys.argv[1:]) if input_args is None else list(input_args)
     rest, raw, origins = _taken_out(words, "command line" if input_args is None else "training config")
+    given = _as_given(raw.pop(AS_GIVEN, None), in_process=input_args is not None)
+    origins.pop(AS_GIVEN, None)
     command_line = raw.pop(COMMAND_LINE, None)
     if isinstance(command_line, dict):
         origins = dict.fromkeys(raw, f"config file {command_line['file']}")
@@ -135,10 +141,10 @@ def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
         typed = []
     ours = raw | typed_raw
     if not ours and rest == words:
-        StateHooks.set_raw_config(_named(words))
+        StateHooks.set_raw_config(_with_types(_named(words), given))
         return input_args
+    named = _with_types(_named(rest), given) | _named(typed)
     rest += typed
-    named = _named(rest)
     StateHooks.set_raw_config({**named, **ours}, origins={**origins, **typed_origins})
     if any(ours.get(key) is not None for key in INLINE_KEYS) and DATASETS_FILE_KEY not in named:
         rest.append(f"--{DATASETS_FILE_KEY}={INLINE_PLACEHOLDER}")
@@ -199,6 +205,25 @@ def _named(words: Iterable[str]) -> dict[str, object]:
         elif key:
             named[key] = word
     return named
+
+
+def _as_given(packed: object, *, in_process: bool) -> Mapping[str, object]:
+    known = StateHooks.as_given() if in_process else {}
+    return known or (packed if isinstance(packed, dict) else {})
+
+
+def _with_types(named: dict[str, object], given: Mapping[str, object]) -> dict[str, object]:
+    """The keys and texts of a command line as the config had them that it was made from, with what it cannot carry."""
+    typed = {key: given[key] for key, text in named.items() if key in given and _became(given[key], text)}
+    if not typed or any(key in given and key not in typed for key in named):
+        return named  # another config's
+    return {**named, **{key: value for key, value in given.items() if value is not None}}
+
+
+def _became(value: object, text: object) -> bool:
+    """Whether a command line may have made this text of this value; only for plain ones is there a doubt."""
+    plain = isinstance(value, int | float | str) and not isinstance(value, bool) and "{env:" not in str(value)
+    return not plain or str(value).strip() == str(text).strip() or text is True
 
 
 def command_line_config(argv: list[str]) -> dict[str, object] | None:
