@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,3 +87,29 @@ class AdaptiveDepth:
 
     def report(self) -> dict[str, Any]:
         return {"depth": self.depth, "reason": self.last.reason, "decisions": dict(self.decisions)}
+
+
+class BatchWatch:
+    """Makes the observations of a run: what collate finds, and the clock at each micro-batch."""
+
+    BOUND = 1  # what is moved is the batch being put together, so there is one to be ahead of
+
+    def __init__(self) -> None:
+        self.adaptive = AdaptiveDepth(self.BOUND, self.BOUND)
+        self._resident = True
+        self._began: float | None = None
+        self._waited = 0.0
+
+    @property
+    def moves(self) -> bool:
+        return self.adaptive.depth > 0
+
+    def entry(self, *, resident: bool) -> None:
+        self._resident = self._resident and resident
+
+    def micro_batch_begins(self, waited: float) -> None:
+        """`waited` counts the seconds of this run that were spent on waiting for data."""
+        now = time.monotonic()
+        if self._began is not None:
+            self.adaptive.observe(Observation(self._resident, waited - self._waited, now - self._began))
+        self._began, self._waited, self._resident = now, waited, True

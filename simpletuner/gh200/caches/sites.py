@@ -13,6 +13,7 @@ from ..memory import hints as uvm
 from ..memory.driver import Driver
 from ..memory.pinning import pinning_impossible
 from ..run import Run, current
+from .adaptive import BatchWatch
 from .arena import Consumer
 from .blocks import Slot
 from .next_batch import NextBatch
@@ -41,6 +42,7 @@ class HeldCaches:
         self.run = run
         self.store: CacheStore | None = None
         self.preload: Preload | None = None
+        self.watch = BatchWatch() if run.options.adaptive_prefetch and run.options.prefetch else None
         self.next_batch = NextBatch(run.hints)
         run.hints.may_move = self._may_move
         run.at_end(self._close)
@@ -71,6 +73,8 @@ class HeldCaches:
         caches = self.store.report() if self.store is not None else {}
         if self.preload is not None:
             caches["preload"] = self.preload.report()
+        if self.watch is not None:
+            caches["adaptive_prefetch"] = self.watch.adaptive.report()
         return self.run.hints.report() | {"caches": caches, "note": LIMITS_OF_THIS}
 
     def _summarise(self) -> None:
@@ -150,6 +154,8 @@ def upstream_prefetches(args: Any) -> bool:
 def micro_batch_begins(optimizer_step: int) -> None:
     """Once training has taken its own memory, the caches are told how much of HBM is left for them."""
     held = _in_use()
+    if held is not None and held.store is not None and held.watch is not None:
+        held.watch.micro_batch_begins(held.store.waited)
     if held is None or held.store is None or not held.store.managed or not held.run.hints.share.due(optimizer_step):
         return
 
@@ -188,8 +194,10 @@ def _placed(held: HeldCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _prefetch(held: HeldCaches, slot: Slot) -> None:
-    options = held.run.options
-    if options.prefetch and held.run.hints.policy() != "cpu_first":
+    options, watch = held.run.options, held.watch
+    if watch is not None:
+        watch.entry(resident=slot.moved)
+    if options.prefetch and held.run.hints.policy() != "cpu_first" and (watch is None or watch.moves):
         held.next_batch.add(slot)
 
 

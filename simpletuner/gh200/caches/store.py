@@ -6,20 +6,20 @@ import ctypes
 import logging
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from typing import Any, Final
 
 import torch
 
-from ..memory import hints as uvm
-from ..memory.driver import CudaError, Driver, load_driver
 from ..settings.cache_options import CacheOptions
 from .arena import ArenaStats, Consumer, TensorArena
 from .blocks import ArenaFull, CacheBudget, Slot
 from .entry import Entry, NotHoldable, build, take_in
+from .limit import byte_limit
 from .reader import EntryReader, Read, Signature, signature_of
 
 logger = logging.getLogger("gh200.cache")
@@ -34,18 +34,6 @@ def file_signature(path: str) -> Signature:
         return signature_of(os.stat(path))
     except OSError:
         return None
-
-
-def byte_limit(options: CacheOptions) -> int | None:
-    """The configured limit, or the oversubscription ratio times the GPU's memory, whichever is smaller."""
-    bounds = [] if options.memory_limit is None else [options.memory_limit]
-    driver = load_driver()
-    if isinstance(driver, Driver):
-        try:
-            bounds.append(int(driver.memory_info(uvm.cuda_device())[1] * options.oversubscription_ratio))
-        except CudaError as error:
-            logger.warning("GH200 caches: the GPU's memory size is unknown (%s); the ratio bounds nothing", error)
-    return min(bounds) if bounds else None
 
 
 class CacheStore:
@@ -69,6 +57,7 @@ class CacheStore:
         # Set by whoever else reads from the same disk, and steps back meanwhile.
         self.stepping_back: Callable[[], AbstractContextManager[None]] = nullcontext
         self._disk_reads = self._disk_reads_before_training = 0
+        self.waited = 0.0
         # Counts without a lock: stepping it is atomic, and looking at it is a step that is taken off again.
         self._hits, self._looks = count(), 0
 
@@ -93,11 +82,15 @@ class CacheStore:
         next(self._hits)
         return build(entry.template)
 
-    def demanded(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def demanded(self) -> Iterator[None]:
         """Around a read from disk that somebody waits for."""
+        began = time.monotonic()
+        with self.stepping_back():
+            yield
         with self._lock:
             self._disk_reads += 1
-        return self.stepping_back()
+            self.waited += time.monotonic() - began
 
     def training_begins(self) -> None:
         self._disk_reads_before_training = self._disk_reads

@@ -20,6 +20,7 @@ class CacheOptions:
     memory_limit: int | None = None
     prefetch: bool = True
     preload: bool = True
+    adaptive_prefetch: bool = False
     log_interval: int = 100
     cache_dir: str | None = None
     persistent: bool = True
@@ -38,6 +39,7 @@ class CacheOptions:
             memory_limit=None if limit is None else int(limit * 10**9),
             prefetch=settings.caches.prefetch and not upstream_prefetches,
             preload=settings.caches.preload,
+            adaptive_prefetch=settings.caches.adaptive_prefetch,
             log_interval=settings.optimizations.uvm_log_interval,
             cache_dir=settings.caches.cache_dir,
             persistent=settings.caches.persistent_cache,

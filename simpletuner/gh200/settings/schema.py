@@ -78,6 +78,11 @@ class CacheConfig(ConfigBlock):
         description="Read the entries of unified-memory caches ahead, from the start of the run, in threads no step waits "
         "for.",
     )
+    adaptive_prefetch: bool = Field(
+        False,
+        description="Let `prefetch` stop and start again by what is observed in the run: whether batches were there in "
+        "time, and whether steps waited for data.",
+    )
 
 
 class Optimizations(ConfigBlock):
