@@ -120,6 +120,15 @@ COMMANDS: dict[str, How] = {
     ".venv/bin/python -m gh200_lab.bench caches": Elsewhere(
         f"{BENCH}::test_unified_bench_reads_and_collates_every_way", "bench"
     ),
+    ".venv/bin/python -m gh200_lab.bench warm": Elsewhere(
+        f"{BENCH}::test_warm_cache_bench_reads_ahead_and_beside_its_peers", "bench"
+    ),
+    "python -m simpletuner.gh200.caches list config/your_config.json": Elsewhere(
+        "tests/unit/test_cache_cli.py::test_cache_cli_lists_what_lies_where", "list"
+    ),
+    "python -m simpletuner.gh200.caches clear config/your_config.json --older-than 30d": Elsewhere(
+        "tests/unit/test_cache_cli.py::test_cache_cli_clear_by_age_and_staleness", "--older-than"
+    ),
     ".venv/bin/python -m gh200_lab.bench all": Elsewhere(
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),

@@ -14,6 +14,7 @@ import pytest
 from gh200_lab.bench import caches as bench_caches
 from gh200_lab.bench import peers as bench_peers
 from gh200_lab.bench import result as bench_result
+from gh200_lab.bench import warm as bench_warm
 from gh200_lab.bench.result import Ratio, Series
 from gh200_lab.memory_run import begin_memory_run, held
 from gh200_lab.place import ROOT
@@ -46,6 +47,14 @@ def test_bench_peers_take_turns() -> None:
     calls: list[str] = []
     taken = bench_result.in_turn({name: lambda name=name: calls.append(name) for name in "ab"}, 2)
     assert calls == list("ababab") and {name: len(values) for name, values in taken.items()} == {"a": 2, "b": 2}
+
+
+def test_warm_cache_bench_reads_ahead_and_beside_its_peers(tmp_path: Path) -> None:
+    paths = bench_warm._saved(tmp_path / "text", bench_warm.text_entry, 6)
+    results = list(bench_warm._first_reads("text", paths, 2, targets=(4, None)))
+    assert len(results) == 4 and all(len(one.values) == 2 and min(one.values) > 0 for one in results)
+    assert [one.target for one in results] == [4, None, None, None]
+    assert bench_warm._hit(paths, 2).target == 1.1
 
 
 def test_unified_bench_reads_and_collates_every_way(tmp_path: Path) -> None:

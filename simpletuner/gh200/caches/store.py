@@ -191,9 +191,10 @@ class CacheStore:
             self.changes += 1
             self._dropped_at[key] = self.changes
             entry = self._entries.pop(key, None)
-            for slot in entry.slots if entry is not None else ():
-                self._by_pointer.pop(slot.tensor.data_ptr(), None)
-                entry.arena.release(slot)
+            if entry is not None:
+                for slot in entry.slots:
+                    self._by_pointer.pop(slot.tensor.data_ptr(), None)
+                    entry.arena.release(slot)
             return self.changes
 
     def hold_written(
