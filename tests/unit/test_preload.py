@@ -169,6 +169,7 @@ def test_preload_bad_files_are_left_out_and_upstream_speaks_for_them(
     Path(paths[2]).write_bytes(b"")
     Path(paths[3]).unlink()
     Path(paths[3]).mkdir()
+    os.mkfifo(tmp_path / "cache" / "never_opened.pt")
     cache = TextCache(tmp_path / "cache", backend)
     with caplog.at_level(logging.INFO, "gh200"):
         report = read_ahead(cache)
@@ -188,10 +189,11 @@ def test_preload_a_limit_below_the_whole_fills_what_it_can_and_says_so(
     cache = TextCache(tmp_path / "cache", backend)
     with caplog.at_level(logging.INFO, "gh200"):
         report = read_ahead(cache)
-    assert report["entries"] == 10 and sum(report["left_out"].values()) == 30, report
+    # One less or two where a thread found the last places reserved by others.
+    assert 8 <= report["entries"] <= 10 and report["entries"] + sum(report["left_out"].values()) == 40, report
     assert "limit of 10240 bytes" in caplog.text and "not reached" in caplog.text
     assert [cache.backend.torch_load(path)["n"] for path in paths] == list(range(40))
-    assert caches()["disk_reads_in_training"] == 30
+    assert caches()["disk_reads_in_training"] == 40 - report["entries"]
 
 
 def test_preload_stops_when_free_memory_shrinks(

@@ -51,7 +51,7 @@ class CacheFiles:
                     for item in items:
                         if item.is_dir(follow_symlinks=False):
                             waiting.append(item.path)
-                        elif item.name.endswith(".pt"):
+                        elif item.name.endswith(".pt") and item.is_file():
                             yield item.path
             except OSError:
                 continue  # gone again, or not to be looked into: upstream says so when it needs it

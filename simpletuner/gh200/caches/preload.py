@@ -79,8 +79,9 @@ class Preload:
 
     def end(self) -> None:
         self._stop("the run ended")
+        until = time.monotonic() + _END_WAIT
         for thread in self._threads:
-            thread.join(_END_WAIT)
+            thread.join(max(0.0, until - time.monotonic()))
         self._finish()
 
     def report(self) -> dict[str, Any]:
@@ -120,12 +121,22 @@ class Preload:
             last = self._last_look.is_set()
             for files, backend, consumer in list(self._sources):
                 self._offer(files.changed(now=last), consumer, bool(getattr(backend, "compress_cache", False)))
+            self._show()
             if last:
                 break
             self._last_look.wait(LOOK_EVERY)
         while not self._stopping.is_set() and not self._idle.wait(LOOK_EVERY):
-            pass
+            self._show()
         self._finish()
+
+    def _show(self) -> None:
+        """By this thread alone, four times a second: a child that upstream forks meanwhile could inherit tqdm's lock."""
+        if not self._shown or not self._offered or self.done.is_set():
+            return
+        if self._bar is None:
+            self._bar = tqdm(total=0, desc="GH200 caches: reading ahead", unit="entries", leave=False, disable=None)
+        self._bar.total, self._bar.n = len(self._offered), len(self._offered) - len(self._jobs)
+        self._bar.refresh()
 
     def _offer(self, paths: list[str], consumer: Consumer, compressed: bool) -> None:
         new = [path for path in paths if path not in self._offered]
@@ -136,10 +147,6 @@ class Preload:
             self._idle.clear()
             self._jobs.extend((path, consumer, compressed) for path in new)
         self._work.set()
-        if self._shown and self._bar is None:
-            self._bar = tqdm(total=0, desc="GH200 caches: reading ahead", unit="entries", leave=False, disable=None)
-        if self._bar is not None:
-            self._bar.total += len(new)
         for number in range(len(self._threads) - 1, self._most):
             self._start(self._read, f"read-{number}")
 
@@ -183,8 +190,6 @@ class Preload:
                 self.left_out["not reached"] += len(not_reached)
             if not self._busy and not self._jobs:
                 self._idle.set()
-            if self._bar is not None:
-                self._bar.update(tally.how.total() + tally.left_out.total())
 
     def _one(self, path: str, consumer: Consumer, compressed: bool, tally: Tally) -> None:
         store = self._store
@@ -236,8 +241,8 @@ class Preload:
             if self.done.is_set():
                 return
             self.done.set()
-            if self._bar is not None:
-                self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
         if self._offered:
             logger.log(logging.INFO if self._shown else logging.DEBUG, "GH200 caches: %s", self.summary())
 
