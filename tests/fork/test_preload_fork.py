@@ -41,7 +41,13 @@ def test_preload_first_epoch_reads_nothing_from_disk_and_a_build_nothing_back(la
     assert counters(warm)["disk_reads_in_training"] == 0 and counters(warm)["preload"]["entries"] >= 12
     assert counters(warm)["hits"] > 0 and not counters(warm)["preload"]["left_out"]
     assert "read ahead" in warm.text
-    off = lab.watched("off", **STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_preload_gives_the_bits_of_a_run_without(lab: tiny.Lab) -> None:
+    warm, off = lab.watched("bits-on", **STEPS, **ON), lab.watched("bits-off", **STEPS)
+    assert counters(warm)["disk_reads_in_training"] == 0
     assert warm.trace == off.trace and weights(warm.output) == weights(off.output)
 
 

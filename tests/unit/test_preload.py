@@ -21,6 +21,7 @@ from simpletuner.gh200.caches.arena import TensorArena
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
+from tests.gpu_stand_in.stand_in import Machine
 from tests.unit.unified_lab import FolderBackend, unified
 
 
@@ -423,3 +424,28 @@ def test_warm_cache_an_entry_written_by_a_forked_child_is_seen(tmp_path: Path) -
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert cache.backend.torch_load(paths[0]) == {"n": 5} and cache.backend.torch_load(paths[1])["n"] == 1
+
+
+def test_preload_fills_managed_memory_from_its_threads(machine: Machine) -> None:
+    machine.run("""
+import tempfile
+from pathlib import Path
+import torch
+from gh200_lab.memory_run import begin_memory_run, held
+from simpletuner.gh200.run import end
+from tests.unit.test_preload import TextCache, filled, read_ahead
+from tests.gpu_stand_in.stand_in import Machine
+from tests.unit.unified_lab import FolderBackend, unified
+
+begin_memory_run(unified())
+with tempfile.TemporaryDirectory() as name:
+    backend, paths = FolderBackend(), filled(Path(name) / "cache", 40)
+    cache = TextCache(Path(name) / "cache", backend, "vae")
+    assert read_ahead(cache)["entries"] == 40
+    assert held().opened().managed
+    for number, path in enumerate(paths):
+        assert torch.equal(cache.backend.torch_load(path)["latents"], torch.full((64,), float(number)))
+    assert not backend.loads
+end()
+""")
+    assert len(machine.calls("cuMemFree_v2")) == len(machine.calls("cuMemAllocManaged")) == 1

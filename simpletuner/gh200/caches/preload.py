@@ -243,7 +243,7 @@ class Preload:
             self.done.set()
         if self._bar is not None:
             self._bar.close()
-        if self._offered:
+        if self.entries or self.left_out:
             logger.log(logging.INFO if self._shown else logging.DEBUG, "GH200 caches: %s", self.summary())
 
     def summary(self) -> str:
