@@ -134,6 +134,13 @@ def test_preload_reads_this_ranks_own_part(tmp_path: Path) -> None:
     assert [number for number, path in enumerate(paths) if store.has(path)] == [2, 4, 7]
 
 
+def test_preload_reads_the_whole_folder_where_the_part_is_not_known(tmp_path: Path) -> None:
+    paths = filled(tmp_path / "cache", 4)
+    cache = LatentCache(tmp_path / "cache", FolderBackend())
+    cache.build_vae_cache_filename_map({"1.0": ["./0.png"]}, {"0.png": paths[0]})
+    assert read_ahead()["entries"] == 4
+
+
 def test_preload_sees_what_another_rank_writes_while_the_cache_is_built(tmp_path: Path) -> None:
     filled(tmp_path / "cache", 2)
     cache = TextCache(tmp_path / "cache", FolderBackend())

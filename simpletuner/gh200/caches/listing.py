@@ -65,7 +65,9 @@ def _of_this_rank(cache: Any, samples: Any, found: dict[str, None]) -> list[str]
         paths = [samples.get(image) for bucket in list(shard.values()) for image in list(bucket)]
     except RuntimeError:  # upstream changes the lists meanwhile
         return list(found)
-    return [path for path in dict.fromkeys(paths) if path in found] if paths else list(found)
+    # Where the two lists spell paths differently, this rank's part is not known after all.
+    known = [path for path in dict.fromkeys(paths) if path is not None]
+    return [path for path in known if path in found] if known else list(found)
 
 
 def _modified(folder: str) -> int:
