@@ -71,7 +71,10 @@ def _printed(log: Path, begun: int) -> str:
 
 def end_well_when_asked_to() -> None:
     """A terminated script still ends its children and removes its files: as with Ctrl-C, `finally` blocks run."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for asked in (signal.SIGTERM, signal.SIGHUP):
+        # nohup means that a lost terminal shall not end it.
+        if signal.getsignal(asked) is not signal.SIG_IGN:
+            signal.signal(asked, lambda number, _: sys.exit(128 + number))
 
 
 def complaint(text: str) -> str:

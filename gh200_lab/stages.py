@@ -20,7 +20,7 @@ from typing import Self, TextIO
 
 PAUSE = 0.2
 TITLE = 16
-BAR = 20
+BAR = 8
 SHOWN = 30
 TAIL = 1 << 16
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -126,6 +126,8 @@ def drawn(fraction: float) -> str:
 
 def spoken(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
@@ -151,14 +153,19 @@ def relevant_end(text: str, shown: int = SHOWN) -> list[str]:
     return lines[first:][:shown]
 
 
-def run(stage: Stage, command: list[str], watch: Watch) -> int:
-    """In this process group: what the terminal or a harness sends to us reaches it too."""
+def run(stage: Stage, command: list[str], watch: Watch, asked: list[int]) -> int:
+    """In this process group: what the terminal or a harness sends to us reaches it too. `asked` are signals to end by.
+
+    They are only noted where they arrive: an exception in the middle of a start would leave the command behind.
+    """
     with stage.log.path.open("ab") as written:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=written, stderr=subprocess.STDOUT)
     try:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(PAUSE)
+            if asked:
+                sys.exit(128 + asked[0])
             stage.show(*watch(stage.log))
     finally:
         if process.poll() is None:
@@ -199,11 +206,15 @@ def main() -> int:
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # nohup means that a lost terminal shall not end it.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda received, _: asked.append(received))
     log = Log(options.log)
     try:
         with Stage(options.title, log, verbose=options.verbose) as stage:
-            code = run(stage, options.command, watcher(options.percent, options.counted))
+            code = run(stage, options.command, watcher(options.percent, options.counted), asked)
             found = re.findall(options.done, log.text(), re.MULTILINE) if options.done else []
             stage.done(f"failed, exit code {code}" if code else plain(found[-1])[0] if found else "")
     except KeyboardInterrupt:

@@ -116,7 +116,7 @@ def _progress(log: Path, total: int, printed: stages.Log) -> tuple[float | None,
         lines = stages.plain(printed.tail())
         return None, lines[-1].strip() if lines else ""
     last = steps[-1]
-    told = f"loss {last['loss']:.3f}, lr {last['learning_rate']:.2g}, batch {last['effective_batch_size']}"
+    told = f"loss {last['loss']:.3f} lr {last['learning_rate']:.2g} batch {last['effective_batch_size']}"
     return last["step"] / total, f"{last['step']}/{total} {told}"
 
 

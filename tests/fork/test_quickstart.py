@@ -40,7 +40,8 @@ def quick_start(columns: int, *arguments: str) -> Seen:
 def test_quiet_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
     seen = quick_start(80, "--steps", "16")
     assert [line.split()[0] for line in seen.lines[:4]] == [".venv", "fork", "model", "training"]
-    assert any("[####" in frame and "loss" in frame and "lr 0.001" in frame for frame in seen.frames[3])
+    drawn = [frame for frame in seen.frames[3] if "[" in frame]
+    assert any("loss " in frame and "lr 0.001" in frame and "/16" in frame for frame in drawn), drawn
     named = dict(line.rsplit(maxsplit=1) for line in seen.lines if "build/" in line and ":" not in line)
     assert {"before", "after", "side by side", "weights", "report", "all curves", "log"} <= named.keys()
     assert all((tiny.ROOT / path).is_file() for path in named.values())

@@ -34,7 +34,7 @@ def test_quiet_stage_takes_one_row_of_a_terminal(columns: int, tmp_path: Path) -
     seen = in_terminal(stage(log, *options, "packages", "--", "bash", "-c", TALKER), columns, tmp_path)
     assert (seen.code, seen.rows) == (0, 1)
     assert seen.lines[0].startswith("packages         Installed 3 packages")
-    assert any("[####" in frame and "%" in frame for frame in seen.frames[0]), seen.frames
+    assert any("[###" in frame and "%" in frame for frame in seen.frames[0]), seen.frames
     assert len(log.read_text().splitlines()) == 81
 
 
@@ -174,6 +174,37 @@ def test_quiet_tests_in_a_terminal(checkout: Path) -> None:
         seen = in_terminal([str(checkout / "scripts/run_all_tests.sh"), "--fast"], columns, checkout, environment)
         assert seen.code == 0 and seen.rows < 10, seen.lines
         assert any("30 passed" in line for line in seen.lines)
+
+
+LONG = """
+import json, sys, time
+from pathlib import Path
+from gh200_lab import stages
+from gh200_lab.quickstart.run import _progress
+log = Path("run.jsonl")
+log.write_text(json.dumps({"kind": "step", "step": 1600, "loss": 1.0542, "learning_rate": 1.25e-5, "effective_batch_size": 128}) + "\\n")
+with stages.Stage("training", stages.Log(Path("a.log"))) as stage:
+    stage._began -= 4000
+    stage.show(*_progress(log, 24000, stage.log))
+"""
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_quiet_quick_start_keeps_loss_and_rate_in_sight(columns: int, tmp_path: Path) -> None:
+    seen = in_terminal([sys.executable, "-c", LONG], columns, tmp_path, os.environ | {"PYTHONPATH": str(ROOT)})
+    assert seen.code == 0, seen.raw
+    assert any("1600/24000 loss 1.054 lr 1.3e-05" in frame for frame in seen.frames[0]), seen.frames
+
+
+def test_quiet_stage_whose_terminal_is_closed_ends_its_command(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    process = subprocess.Popen(stage(tmp_path / "a.log", "t", "--", "bash", "-c", f"echo $$ >{note}; exec sleep 600"))
+    while not (note.is_file() and note.read_text().strip()):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(20) == 128 + signal.SIGHUP
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
 
 
 # --- the training run's own console ---
