@@ -13,6 +13,8 @@ from typing import Any
 from .state import StateHooks
 
 VARIABLE = "GH200_RUN_LOG"
+# Values of the trackers that a step's line has too, under the rest of their name.
+MEASURED = "gh200/"
 
 
 class RunLog:
@@ -33,9 +35,12 @@ class RunLog:
             epoch=int(trainer.state["current_epoch"]),
             loss=float(logs["train_loss"]),
             learning_rate=float(logs["learning_rate"]),
-            gradient_accumulation_steps=accumulation,
-            effective_batch_size=int(config.train_batch_size) * trainer.accelerator.num_processes * accumulation,
             resident_bytes=resident_bytes(),
+            **{
+                "gradient_accumulation_steps": accumulation,
+                "effective_batch_size": int(config.train_batch_size) * trainer.accelerator.num_processes * accumulation,
+            }
+            | {key.removeprefix(MEASURED): value for key, value in logs.items() if key.startswith(MEASURED)},
         )
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ class TrainerHooks:
     state: Any
     gh200_ramp_scheduler: Any = None
     gh200_exit_on_error: bool = False
+    _gh200_noise: Any = None
     _gh200_step: int = 0
     _gh200_epoch: object = None
 
@@ -71,6 +72,8 @@ class TrainerHooks:
         if current is not None:
             current.hints.settle_on(self.accelerator.device)
             bind_beside(current.hints.device)
+        # First, so that it gets what the ramp adds to each step's entry.
+        run_log.follow(self)
         try:
             self._begin_gh200_pools(current)
             self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
@@ -78,7 +81,6 @@ class TrainerHooks:
             self._end_gh200(error)
         if current is not None and self.gh200_ramp_scheduler is not None:
             current.report_on(run.RAMP, self.gh200_ramp_scheduler.describe())
-        run_log.follow(self)
 
     def _begin_gh200_pools(self, current: Any) -> None:
         if current is not None and self.accelerator is not None:
@@ -109,6 +111,8 @@ class TrainerHooks:
         self._gh200_step = step
         micro_batch_begins(self.state["global_step"])
         self._apply_dynamic_gradient_accumulation()
+        if self._gh200_noise is not None:
+            self._gh200_noise.begin(batch)
         if self.state["current_epoch"] != self._gh200_epoch:
             self._gh200_epoch = self.state["current_epoch"]
             epoch_started()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import socket
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,6 +20,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 from simpletuner.gh200.ramp import apply as ramp_apply
+
+NOISY = 60
 
 
 class EpochSteps:
@@ -50,6 +56,8 @@ def optimizations(**changes: Any) -> SimpleNamespace:
         "batch_rampup_unit": "micro_batches",
         "batch_rampup_table": None,
         "batch_rampup_lr_scaling": "target",
+        "batch_rampup_beta2": "fixed",
+        "measure_gradient_noise_scale": changes.get("batch_rampup_shape") == "measured",
         "accept_changed_ramp": False,
     }
     return SimpleNamespace(**{**asked, **changes})
@@ -71,9 +79,9 @@ class Validation:
 
 
 class Model(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, size: int = 5) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64))
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, size, dtype=torch.float64))
 
     def forward(self, row: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.weight @ row).square()
@@ -102,14 +110,15 @@ class Trainer:
         self.state = {"global_step": 0, "current_epoch": 1}
         self.validation: Validation | None = Validation(self)
         self.gh200_ramp_scheduler: Any = None
+        self._gh200_noise: Any = None
         self.split_by: list[int] = []
         self.logged: list[dict[str, Any]] = []
         self.greeted_with = 0
         self.model: Any = Model()
         self.accelerator.log = lambda values, step=None: self.logged.append(values)
 
-    def prepare(self, rate: float = 0.05) -> None:
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=rate)
+    def prepare(self, rate: float = 0.05, optimizer_class: Callable[..., Any] = torch.optim.SGD) -> None:
+        optimizer = optimizer_class(self.model.parameters(), lr=rate)
         self.model, self.optimizer = self.accelerator.prepare(self.model, optimizer)
 
     def build(self, **changes: Any) -> Any:
@@ -118,11 +127,18 @@ class Trainer:
     def weight(self) -> torch.Tensor:
         return self.accelerator.unwrap_model(self.model).weight
 
-    def micro_batch(self, step: int, row: torch.Tensor) -> torch.Tensor | None:
-        """One pass; the gradient the optimizer gets, when it steps."""
+    def micro_batch(
+        self, step: int, row: torch.Tensor, *, batch: object = None, probe: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """One pass; the gradient the optimizer gets, when it steps. A probe is a pass whose gradients are dropped."""
         ramp_apply.begin_micro_batch(self, step)
+        if self._gh200_noise is not None:
+            self._gh200_noise.begin(batch)
         stepped = None
         with self.accelerator.accumulate(self.model):
+            if probe is not None:
+                self.accelerator.backward(self.model(probe))
+                self.model.zero_grad()
             self.accelerator.backward(self.model(row))
             if self.accelerator.sync_gradients:
                 stepped = self.weight().grad.clone()
@@ -130,7 +146,7 @@ class Trainer:
             self.optimizer.zero_grad()
         if self.accelerator.sync_gradients:
             self.state["global_step"] += 1
-            self.accelerator.log({"train_loss": 0.0}, step=self.state["global_step"])
+            self.accelerator.log({"train_loss": 0.0, "learning_rate": 0.0}, step=self.state["global_step"])
         return stepped
 
     # What the ramp binds to, with invented bodies.
@@ -175,3 +191,45 @@ class Trainer:
 def rows(count: int, seed: int = 0) -> Iterable[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.rand(5, dtype=torch.float64, generator=generator) for _ in range(count)]
+
+
+def noisy_rows(count: int, seed: int = 0) -> Iterable[torch.Tensor]:
+    """For a model of this size, gradients that are mostly noise: a noise scale of about as many samples."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(NOISY, dtype=torch.float64, generator=generator) - 0.5 for _ in range(count)]
+
+
+def two_ranks(script: str) -> list[str]:
+    """What each of two gloo ranks of a script printed; both have to end well."""
+    here = Path(__file__).resolve()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(here.parents[2]), str(here.parent)]),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    answers = [process.communicate(timeout=400) for process in ranks]
+    for process, (_, complaints) in zip(ranks, answers, strict=True):
+        assert process.returncode == 0, complaints[-2000:]
+    return [told for told, _ in answers]
+
+
+def on_two_ranks(script: str) -> list[dict[str, Any]]:
+    """The last line of each rank, which is JSON."""
+    return [json.loads(told.splitlines()[-1]) for told in two_ranks(script)]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from ramp_fake import Trainer, invented_state_tracker, rows
+from ramp_fake import Trainer, invented_state_tracker, rows, two_ranks
 
 from simpletuner.gh200.ramp.schedule import SHAPES
 
-REPO = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.unit
 
 
@@ -29,13 +23,13 @@ def state_tracker() -> Iterator[None]:
 
 
 def worst_error(
-    trainer: Trainer, count: int, *, seeds: tuple[int, ...] = (0,), rank: int = 0
+    trainer: Trainer, count: int, *, seeds: tuple[int, ...] = (0,), rank: int = 0, data_of: Callable[..., Any] = rows
 ) -> tuple[float, list[int]]:
     """Largest relative error of any update against its own window's mean gradient; and the windows' sizes.
 
     `seeds` are the data of all ranks: the mean is over all of them, as data-parallel training has it.
     """
-    data = [list(rows(count, seed)) for seed in seeds]
+    data = [list(data_of(count, seed)) for seed in seeds]
     worst, open_window, sizes = 0.0, [], []
     for number in range(count):
         weight = trainer.weight().detach().clone().requires_grad_()
@@ -106,31 +100,7 @@ def test_a_change_without_a_new_count_is_what_goes_wrong() -> None:
 
 
 def test_two_ranks() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(REPO), str(Path(__file__).parent)]),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    answers = [process.communicate(timeout=200) for process in ranks]
-    for process, (told, complaints) in zip(ranks, answers, strict=True):
-        assert process.returncode == 0, complaints[-2000:]
+    for told in two_ranks(__file__):
         worst, sizes = told.splitlines()[-1].split(" ", 1)
         assert float(worst) < 1e-12
         assert sizes == str([2, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8, 8])

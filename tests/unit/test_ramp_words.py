@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from simpletuner.gh200.ramp.words import bucket_problem
 from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.schema import Optimizations
 from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.state import StateHooks
 
 REPO = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.unit
@@ -103,18 +104,45 @@ def test_ramp_words_a_bucket_smaller_than_the_largest_window_is_named_with_the_r
     assert "batch_rampup_table" in (bucket_problem(GH200GradientRamp(table=((0, 1), (9, 8))), {"1.0": 2}) or "")
 
 
-def test_ramp_words_every_default_of_the_page_is_the_settings() -> None:
+# What the page says in words, and what a config without the key has to give then.
+PROSE_DEFAULTS: dict[str, tuple[str, dict[str, Any], Callable[[GH200GradientRamp], object], object]] = {
+    "initial_effective_batch_size": ("one micro-batch", {"target_effective_batch_size": 24}, lambda r: r.sizes[0], 3),
+    "target_effective_batch_size": (
+        "`train_batch_size` x processes x `gradient_accumulation_steps`",
+        {"initial_effective_batch_size": 3},
+        lambda r: r.sizes[1],
+        15,
+    ),
+    "batch_rampup_increment": (
+        "one micro-batch",
+        {"target_effective_batch_size": 24, "batch_rampup_shape": "staircase"},
+        lambda r: r.stair * r.samples_per_micro_batch,
+        3,
+    ),
+    "batch_rampup_table": ("no table", {"target_effective_batch_size": 24}, lambda r: r.table, ()),
+    "enable_batch_size_rampup": (
+        "on when a size or a table is given",
+        {"batch_rampup_table": [[0, 3], [9, 6]]},
+        lambda r: len(r.segments),
+        2,
+    ),
+}
+
+
+def test_ramp_words_every_default_of_the_page_is_read_back_through_the_settings() -> None:
     page = (REPO / "docs" / "RAMP.md").read_text(encoding="utf-8")
     table = dict(
         re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", page.split("## Settings")[1].split("\n## ")[0], re.MULTILINE)
     )
-    ramp_keys = {key for key in Optimizations.model_fields if "ramp" in key or "effective" in key or "noise" in key}
-    assert set(table) == ramp_keys
+    assert set(table) == {key for key in Optimizations.model_fields if re.search("ramp|effective|noise", key)}
+    left_out = read_settings({"gh200_optimizations": {"target_effective_batch_size": 8}}, {}).optimizations
     for key, told in table.items():
-        default = Optimizations.model_fields[key].default
-        if default is None or key == "enable_batch_size_rampup":
-            assert not re.fullmatch(r"`\w+`|\d+", told), f"{key} has no fixed default"
+        if key in PROSE_DEFAULTS:
+            words, block, read, value = PROSE_DEFAULTS[key]
+            assert told == words, key
+            assert read(ramp_of(block, train_batch_size=3, gradient_accumulation_steps=5)) == value, key
         else:
+            default = getattr(left_out, key)
             assert told.strip("`") == (str(default).lower() if isinstance(default, bool) else str(default)), key
 
 
@@ -132,6 +160,38 @@ def test_ramp_words_debug_lines_reach_the_console(
     logger.debug("once")
     logger.info("not here: upstream's handler has it")
     assert [line.split("] ")[1] for line in capsys.readouterr().out.splitlines()] == ["once"]
+
+
+def test_ramp_words_bf16_sums_round_and_float32_ones_do_not() -> None:
+    """What the page says about dtypes: 16 micro-batches, added as autograd adds them."""
+    off = {}
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.nn.Parameter(torch.ones(1000, dtype=dtype))
+        rows_seen = [torch.randn(1000, generator=generator, dtype=torch.float32).bfloat16() for _ in range(16)]
+        for row in rows_seen:
+            ((weight * row.to(dtype)).sum() / 16).backward()
+        mean = torch.stack(rows_seen).double().mean(0)
+        off[dtype] = float((weight.grad.double() - mean).norm() / mean.norm())
+    assert 0.003 < off[torch.bfloat16] < 0.03
+    assert off[torch.float32] < 1e-6
+    assert off[torch.float64] < 1e-12
+
+
+def test_ramp_words_gradient_precision_that_upstream_puts_back_is_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked, told in (("fp32", 1), ("unmodified", 0)):
+        caplog.clear()
+        monkeypatch.setattr(StateHooks, "get_raw_config", lambda asked=asked: {"gradient_precision": asked})
+        Trainer(gradient_precision="unmodified").build(target_effective_batch_size=4)
+        assert caplog.text.count("gradient_precision fp32 has no effect") == told
+
+
+def test_ramp_words_keys_that_switch_nothing_on_are_noted() -> None:
+    settings = read_settings({"gh200_optimizations": {"batch_rampup_shape": "measured"}}, {})
+    assert not settings.optimizations.enable_batch_size_rampup
+    assert any("batch_rampup_shape alone does not ask for one" in note for note in settings.notes)
 
 
 # Checkpoints that a kill left
@@ -277,6 +337,34 @@ def test_ramp_unit_a_resume_with_other_processes_is_accepted_in_samples_only(
         )
         assert now.size_at(now.samples_for(9)) == now.accumulation_steps(9)
         assert "a micro-batch had 4 samples and has 2 now" in caplog.text
+
+
+@pytest.mark.parametrize("block", [{"target_effective_batch_size": 16}, {"initial_effective_batch_size": 2}])
+def test_ramp_unit_sizes_left_out_stay_what_they_were_with_other_processes(
+    tmp_path: Path, block: dict[str, Any]
+) -> None:
+    asked = {**block, "batch_rampup_unit": "samples", "batch_rampup_steps": 200}
+    trainer = Trainer(train_batch_size=1, gradient_accumulation_steps=8, max_train_steps=99)
+    ramp = trainer.build(**asked)
+    trainer.prepare()
+    for step, row in enumerate(rows(ramp.micro_batches_for(5)), start=1):
+        trainer.micro_batch(step, row)
+    trainer.accelerator.save_state(str(tmp_path / "first"))
+    for name, previous in (("second", "first"), ("third", "second")):
+        later = Trainer(train_batch_size=2, gradient_accumulation_steps=8, max_train_steps=99)
+        later.build(**asked)
+        later.prepare()
+        later.init_resume_checkpoint(None, folder=tmp_path / previous, step=5)
+        now = later.gh200_ramp_scheduler
+        assert now.sizes == (max(ramp.sizes[0], 2), ramp.sizes[1])
+        assert now.samples_for(5) == ramp.samples_for(5)
+        later.accelerator.save_state(str(tmp_path / name))
+    changed = Trainer(train_batch_size=2, gradient_accumulation_steps=4, max_train_steps=99)
+    changed.build(**asked)
+    changed.prepare()
+    if "target_effective_batch_size" not in block:
+        with pytest.raises(RampError, match="target_samples"):
+            changed.init_resume_checkpoint(None, folder=tmp_path / "first", step=5)
 
 
 # Tables

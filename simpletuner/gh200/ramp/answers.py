@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .schedule import MEASURED
 from .stand_in import StandIn, instead, instead_where_present
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class TrainerAnswers(StandIn):
         self.control, self.trainer = control, control.trainer
         self.counts = control.counts
         self.asked: tuple[int, float] | None = None
+        self.told = False
 
     @instead
     def init_data_backend(self, *args: Any, **kwargs: Any) -> Any:
@@ -38,9 +40,21 @@ class TrainerAnswers(StandIn):
         self.upstream._recalculate_training_steps()
         if not steps:
             config.max_train_steps = max(1, self.counts.steps_through(epochs))
+            self._tell_that_steps_are_at_most()
         elif not epochs:
             config.num_train_epochs = self.counts.epochs_for(steps)
         config.initial_num_update_steps_per_epoch = config.num_update_steps_per_epoch = self.counts.steps_in(1)
+
+    def _tell_that_steps_are_at_most(self) -> None:
+        if self.control.ramp.shape != MEASURED or self.told or not self.trainer.accelerator.is_main_process:
+            return
+        self.told = True
+        logger.warning(
+            "GH200 ramp: how many steps %s epochs make is decided while the run measures; %d is the most. A learning rate "
+            "that decays over the run ends early with it: give max_train_steps instead.",
+            self.trainer.config.num_train_epochs,
+            self.trainer.config.max_train_steps,
+        )
 
     @instead
     def _epoch_rollover(self, epoch: int) -> None:
@@ -124,12 +138,13 @@ def _announce(control: RampControl) -> None:
     ramp, config, done = control.ramp, control.trainer.config, control.trainer.state["global_step"]
     steps = int(config.max_train_steps)
     logger.info(
-        "GH200 ramp: at step %d of %d the effective batch is %d; all %d steps take %d micro-batches. Steps and epochs "
+        "GH200 ramp: at step %d of %d the effective batch is %d; all %d steps take %s%d micro-batches. Steps and epochs "
         "above are the schedule's.",
         done,
         steps,
         ramp.effective_batch_size(done),
         steps,
+        "at least " if ramp.shape == MEASURED else "",
         ramp.micro_batches_for(steps),
     )
     reached = ramp.effective_batch_size(max(steps - 1, 0))

@@ -6,14 +6,20 @@ import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+from accelerate.utils import broadcast
+
 from ..run_log import each_step
+from ..state import StateHooks
 from .answers import TrainerAnswers, answer_validation
 from .console import show_debug_lines
 from .counts import EpochCounts
 from .lr import FOLLOWING, follow_windows
+from .measured import Growth, growth
+from .meter import NoiseMeter, refuse_where_unmeasured
 from .reader import ramp_from
 from .resume import ResumeWatch
-from .schedule import GH200GradientRamp, RampError
+from .schedule import MEASURED, GH200GradientRamp, RampError
 from .windows import SAMPLES
 
 if TYPE_CHECKING:
@@ -26,8 +32,13 @@ _CONTROL = "_gh200_ramp"
 class RampControl:
     """The ramp of one Trainer. The window is the optimizer step, so the training state alone says where it is."""
 
-    def __init__(self, trainer: Any, ramp: GH200GradientRamp, lr_scaling: str) -> None:
+    def __init__(
+        self, trainer: Any, ramp: GH200GradientRamp, lr_scaling: str, *, beta2_in_samples: bool = False
+    ) -> None:
         self.trainer, self.ramp, self.lr_scaling = trainer, ramp, lr_scaling
+        self.beta2_in_samples = beta2_in_samples
+        self.meter: NoiseMeter | None = None
+        self.decisions: tuple[Growth, ...] = ()
         self.counts = EpochCounts(self)
         self.window: int | None = None
         self.micro_step = 0
@@ -48,10 +59,11 @@ class RampControl:
         self.micro_step, self.epoch_ended = step, False
         window = self.trainer.state["global_step"]
         if window != self.window:
-            self._open(window)
+            self.open(window)
         self.counts.note_epoch_step(window)
 
-    def _open(self, window: int) -> None:
+    def open(self, window: int) -> None:
+        """The window of this optimizer step, in config and Accelerator."""
         accelerator = self.trainer.accelerator
         if self.window is None:
             answer_validation(self)
@@ -62,6 +74,8 @@ class RampControl:
                 why="the window's gradients would be lost or scaled wrongly",
                 fix="report this with the upstream version: it counts optimizer steps in a way the ramp does not know",
             )
+        if self.ramp.shape == MEASURED:
+            self._decide(window)
         steps = self.ramp.accumulation_steps(window)
         if steps != self.accumulation_steps:
             logger.debug("GH200 ramp adjusted gradient_accumulation_steps -> %d", steps)
@@ -70,12 +84,46 @@ class RampControl:
         accelerator.step = 0
         self.window = window
 
+    def _decide(self, window: int) -> None:
+        """Whether this window is larger than the last one. The first rank's answer is everybody's."""
+        decision = growth(self.ramp, window, self.meter.noise) if self.meter is not None else None
+        effective = decision.effective_batch_size if decision is not None else 0
+        accelerator = self.trainer.accelerator
+        if accelerator.num_processes > 1:
+            agreed = torch.tensor([effective], device=accelerator.device)
+            if int(broadcast(agreed).item()) != effective:
+                raise RampError(
+                    f"The ranks do not agree on window {window}.",
+                    why=f"the first rank would have an effective batch of {int(agreed.item())}, this one {effective}",
+                    fix="report this with the kinds of machines the run has: each must come to the same sums",
+                )
+        if decision is not None:
+            self._take((*self.decisions, decision))
+            if accelerator.is_main_process:
+                text = "GH200 ramp: effective batch %d -> %d from step %d on: %s"
+                logger.info(text, decision.before, effective, window, decision.reason)
+
+    def _take(self, decisions: tuple[Growth, ...]) -> None:
+        self.decisions = decisions
+        grown = tuple((one.window, one.effective_batch_size) for one in decisions)
+        self.ramp = self.trainer.gh200_ramp_scheduler = self.ramp.grown_to(grown)
+
+    def continue_measured(self, record: Mapping[str, Any]) -> None:
+        """What was measured and decided before the checkpoint, and nothing of what came after it."""
+        if self.meter is not None and "noise" in record:
+            self.meter.restore(record["noise"])
+        if self.ramp.shape == MEASURED:
+            self._take(tuple(map(Growth.from_record, record.get("decisions", ()))))
+
     def continue_ramp(self, record: Mapping[str, Any]) -> None:
         """A ramp in samples goes on from the checkpoint's, also where a micro-batch is another size now."""
         ramp = self.ramp
         if ramp.unit != SAMPLES or record["schedule"] != ramp.fingerprint():
             return
         continued = record["continued"]
+        # What it had by default it keeps: one micro-batch may be another size now.
+        first, last = record["sizes"]
+        kept = (0 if ramp.initial_effective_batch_size else first, 0 if ramp.target_effective_batch_size else last)
         if record["samples_per_micro_batch"] != ramp.samples_per_micro_batch:
             continued = [record["global_step"], record["samples"]]
             logger.info(
@@ -84,9 +132,9 @@ class RampControl:
                 record["samples_per_micro_batch"],
                 ramp.samples_per_micro_batch,
                 record["samples"],
-                ramp.continued_at(*continued).effective_batch_size(record["global_step"]),
+                ramp.continued_at(*continued, kept).effective_batch_size(record["global_step"]),
             )
-        self.ramp = self.trainer.gh200_ramp_scheduler = ramp.continued_at(*continued)
+        self.ramp = self.trainer.gh200_ramp_scheduler = ramp.continued_at(*continued, kept)
 
     def tracker_values(self) -> dict[str, float]:
         steps = self.accumulation_steps
@@ -96,6 +144,8 @@ class RampControl:
         }
         if self.lr_scaling in FOLLOWING:
             values["gh200/learning_rate_factor"] = self.lr_factor()
+        if self.beta2_in_samples:
+            values["gh200/beta2_power"] = self.beta2_power()
         return values
 
     def lr_factor(self) -> float:
@@ -103,6 +153,10 @@ class RampControl:
         ratio = self.accumulation_steps / self.ramp.target
         root = self.lr_scaling == "sqrt" or (self.lr_scaling == "follow" and self.trainer.config.lr_scale_sqrt)
         return ratio**0.5 if root else ratio
+
+    def beta2_power(self) -> float:
+        """What beta2 is raised to in this window, so that it forgets by samples and not by steps."""
+        return self.accumulation_steps / self.ramp.accumulation_steps(0)
 
 
 def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | None:
@@ -114,6 +168,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
         return None
     asked = settings.optimizations if settings else None
     watch = ResumeWatch(trainer, accept_changes=bool(asked and asked.accept_changed_ramp))
+    meter = _meter(trainer) if asked is not None and asked.measure_gradient_noise_scale else None
     if asked is None or not asked.enable_batch_size_rampup:
         watch.begin(None)
         return None
@@ -121,8 +176,12 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     ramp = ramp_from(asked, vars(trainer.config), trainer.accelerator.num_processes)
     needs_scale = asked.batch_rampup_lr_scaling in ("initial", "follow")
     control = RampControl(
-        trainer, ramp, "target" if needs_scale and not trainer.config.lr_scale else asked.batch_rampup_lr_scaling
+        trainer,
+        ramp,
+        "target" if needs_scale and not trainer.config.lr_scale else asked.batch_rampup_lr_scaling,
+        beta2_in_samples=asked.batch_rampup_beta2 == "samples",
     )
+    control.meter = meter
     setattr(trainer, _CONTROL, control)
     watch.begin(control)
     TrainerAnswers(control).take_over(trainer)
@@ -134,7 +193,24 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
         logger.info("GH200 gradient accumulation ramp enabled: %s", ramp.describe())
         for note in ramp.notes:
             logger.warning("GH200 ramp: %s", note)
+        _tell_of_gradient_precision(trainer)
     return ramp
+
+
+def _tell_of_gradient_precision(trainer: Any) -> None:
+    asked = StateHooks.get_raw_config().get("gradient_precision")
+    if asked == "fp32" and getattr(trainer.config, "gradient_precision", asked) != asked:
+        logger.warning(
+            "GH200 ramp: gradient_precision fp32 has no effect, upstream has set it back: with bf16 weights the sum of a "
+            "window is rounded to bf16."
+        )
+
+
+def _meter(trainer: Any) -> NoiseMeter:
+    refuse_where_unmeasured(trainer)
+    meter = trainer._gh200_noise = NoiseMeter(trainer)
+    each_step(trainer.accelerator, lambda values: {**values, **meter.tracker_values()})
+    return meter
 
 
 _INEXACT: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -36,7 +36,7 @@ class EpochCounts:
 
     def epochs_for(self, steps: int) -> int:
         """Epochs it takes to make this many steps."""
-        needed = self.control.ramp.micro_batches_for(steps) if any(self._batches_by_first_epoch().values()) else 0
+        needed = self.control.ramp.most_micro_batches_for(steps) if any(self._batches_by_first_epoch().values()) else 0
         low, high = 0, 1
         while self.micro_batches_through(high) < needed:
             low, high = high, high * 2

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import stop
 from .complete import complete_before
-from .schedule import RampError
+from .measured import Growth
+from .noise import SmoothedNoise
+from .schedule import MEASURED, RampError
 from .stand_in import StandIn, instead
+from .timesteps import TimestepPart
 
 if TYPE_CHECKING:
     from .apply import RampControl
@@ -56,7 +59,12 @@ class ResumeWatch(StandIn):
             "samples": control.ramp.samples_for(self.trainer.state["global_step"]),
             "samples_per_micro_batch": control.ramp.samples_per_micro_batch,
             "continued": list(control.ramp.continued),
+            "sizes": list(control.ramp.sizes),
         }
+        if control.meter is not None:
+            record["noise"] = control.meter.record()
+        if control.ramp.shape == MEASURED:
+            record["decisions"] = [decision.record() for decision in control.decisions]
         target = Path(output_dir) / RECORD
         partial = target.with_suffix(f".{accelerator.process_index}.tmp")
         partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -124,6 +132,7 @@ class ResumeWatch(StandIn):
             return
         self.control.micro_step = self.record["micro_step"]
         self.control.continue_ramp(self.record)
+        self.control.continue_measured(self.record)
         place, step = self.record["place_in_window"], self.trainer.state["global_step"]
         if place:
             logger.info(
@@ -148,7 +157,20 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise ValueError("it is not a ramp record")
     if not all(isinstance(record.get(key), int) for key in numbers):
         raise ValueError(f"one of {', '.join(numbers)} is missing")
+    if record["schedule"].get("shape") == MEASURED:
+        _check_measured(record)
     return record
+
+
+def _check_measured(record: dict[str, Any]) -> None:
+    """A measured ramp without what it has measured and decided would be another one, without a word."""
+    try:
+        SmoothedNoise.from_record(record["noise"])
+        TimestepPart.from_record(record["noise"])
+        for decision in record["decisions"]:
+            Growth.from_record(decision)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"what was measured or decided is not there: {error}") from error
 
 
 def _raise(error: RampError) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 from . import words
 from .windows import MICRO_BATCHES, SAMPLES, STEPS, UNITS, RampError, Segment, Windows
 
-__all__ = ["SHAPES", "GH200GradientRamp", "RampError", "Segment"]
+__all__ = ["MEASURED", "SHAPES", "GH200GradientRamp", "RampError", "Segment"]
 DEFAULT_RAMP_STEPS = 400
+MEASURED = "measured"
+# One alone has nothing to be compared with.
+LEAST_MEASURED = 2
 _Shape = Callable[[int, int, int, int], int]
 
 
@@ -52,8 +55,12 @@ class GH200GradientRamp(Windows):
     increment: int | None = None
     unit: str = MICRO_BATCHES
     table: tuple[tuple[int, int], ...] = ()
-    # The window and the samples at which a run went on with another number of processes.
+    # The window and the samples at which a run went on with another number of processes, and the first and last size it
+    # had by default before.
     continued: tuple[int, int] = (0, 0)
+    kept: tuple[int, int] = (0, 0)
+    # A measured ramp so far: windows and their effective sizes from there on.
+    grown: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -80,8 +87,8 @@ class GH200GradientRamp(Windows):
             for name, least in lowest.items()
             if not _whole(getattr(self, name), least) and not (name in optional and getattr(self, name) is None)
         ]
-        if self.shape not in SHAPES:
-            problems.append(f"shape must be one of {', '.join(SHAPES)}, not {self.shape!r}")
+        if self.shape not in (*SHAPES, MEASURED):
+            problems.append(f"shape must be one of {', '.join((*SHAPES, MEASURED))}, not {self.shape!r}")
         if self.unit not in UNITS:
             problems.append(f"unit must be one of {', '.join(UNITS)}, not {self.unit!r}")
         return problems + table_problems(self.table)
@@ -101,13 +108,13 @@ class GH200GradientRamp(Windows):
     @cached_property
     def initial(self) -> int:
         """Micro-batches in a window at the start of the ramp."""
-        asked = self.table[0][1] if self.table else self.initial_effective_batch_size
-        return self.accumulation_for(asked)
+        asked = self.table[0][1] if self.table else self.initial_effective_batch_size or self.kept[0] or None
+        return max(self.accumulation_for(asked), LEAST_MEASURED if self.shape == MEASURED else 1)
 
     @cached_property
     def target(self) -> int:
         """Micro-batches in a window once the ramp is over."""
-        asked = self.table[-1][1] if self.table else self.target_effective_batch_size
+        asked = self.table[-1][1] if self.table else self.target_effective_batch_size or self.kept[1] or None
         return self.accumulation_for(asked, self.gradient_accumulation_steps)
 
     @property
@@ -146,7 +153,31 @@ class GH200GradientRamp(Windows):
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        return tuple(self._walk())
+        return tuple(self._walk_measured() if self.shape == MEASURED else self._walk())
+
+    def _walk_measured(self) -> Iterator[Segment]:
+        """As far as it is decided; the last size goes on until another decision."""
+        first, samples = self.continued
+        sizes = ((0, self.initial * self.samples_per_micro_batch), *self.grown)
+        window, micro_batch, size = first, samples // self.samples_per_micro_batch, 0
+        for start, effective in sizes:
+            if start > first:
+                yield Segment(window, micro_batch, size)
+                window, micro_batch = start, micro_batch + (start - window) * size
+            size = self.accumulation_for(effective)
+        yield Segment(window, micro_batch, size)
+
+    def place_of(self, window: int) -> int:
+        """Where a window starts, in the ramp's unit."""
+        rest = self.continued[1] % self.samples_per_micro_batch
+        return self._position(window, self.micro_batches_for(window), rest)
+
+    def most_micro_batches_for(self, steps: int) -> int:
+        """The same as `micro_batches_for` but where a measured ramp may still grow: then as if it did at once."""
+        last = self.segments[-1]
+        if self.shape != MEASURED or steps <= last.window:
+            return self.micro_batches_for(steps)
+        return last.micro_batch + (steps - last.window) * max(last.size, self.target)
 
     def _walk(self) -> Iterator[Segment]:
         window, samples = self.continued
@@ -177,9 +208,17 @@ class GH200GradientRamp(Windows):
         rest = self.continued[1] % self.samples_per_micro_batch
         return self.micro_batches_for(steps) * self.samples_per_micro_batch + rest
 
-    def continued_at(self, window: int, samples: int) -> GH200GradientRamp:
+    def continued_at(self, window: int, samples: int, kept: tuple[int, int] = (0, 0)) -> GH200GradientRamp:
         """The same ramp of a run that has come this far with another number of processes."""
-        return replace(self, continued=(window, samples))
+        return replace(self, continued=(window, samples), kept=kept)
+
+    def grown_to(self, grown: tuple[tuple[int, int], ...]) -> GH200GradientRamp:
+        return replace(self, grown=grown)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """First and last effective size, as they became."""
+        return self.initial * self.samples_per_micro_batch, self.target * self.samples_per_micro_batch
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -193,11 +232,13 @@ class GH200GradientRamp(Windows):
         """What must not change between a checkpoint and its resume; sizes are what they became."""
         shape = {"shape": self.shape, "stair": self.stair if self.shape == "staircase" else 0}
         if self.unit == SAMPLES:
-            unit = self.samples_per_micro_batch
-            asked = (self.initial_effective_batch_size, self.target_effective_batch_size)
-            sizes = [size or default * unit for size, default in zip(asked, (self.initial, self.target), strict=True)]
+            default = f"{self.gradient_accumulation_steps} micro-batches"
             rows = {"table": [list(row) for row in self.table]} if self.table else {}
-            ramp = {"initial_samples": sizes[0], "target_samples": sizes[1], "batch_rampup_samples": self.length}
+            ramp = {
+                "initial_samples": self.initial_effective_batch_size or "default",
+                "target_samples": self.target_effective_batch_size or default,
+                "batch_rampup_samples": self.length,
+            }
             return {**(rows or {**ramp, "shape": self.shape, "stair": self.increment or 0}), "unit": self.unit}
         known = {
             "initial_accumulation_steps": self.accumulation_steps(0),

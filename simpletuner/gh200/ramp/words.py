@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .measured import refuse_what_cannot_grow
 from .windows import MICRO_BATCHES, SAMPLES, STEPS, RampError
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ BLOCK = "gh200_optimizations"
 def describe(ramp: GH200GradientRamp) -> str:
     unit, start = ramp.samples_per_micro_batch, ramp.accumulation_steps(0)
     sizes = f"effective batch {start * unit} -> {ramp.target * unit} (accumulation {start} -> {ramp.target})"
+    if ramp.shape == "measured":
+        return f"{sizes} at most, measured, growing at most once in {ramp.length} {_NAMES[ramp.unit]}"
     how = f"a table of {len(ramp.table)} rows" if ramp.table else ramp.shape
     counted = f"{ramp.length} {_NAMES[ramp.unit]}"
     return f"{sizes}, {how}, over {counted} = {ramp.segments[-1].window} steps"
@@ -42,6 +45,8 @@ def notes(ramp: GH200GradientRamp) -> tuple[str, ...]:
 def _becomes(ramp: GH200GradientRamp, name: str, asked: int | None, becomes: int) -> str:
     unit = ramp.samples_per_micro_batch
     why = "is less than one micro-batch" if asked is not None and asked < unit else f"is not a multiple of {unit}"
+    if ramp.shape == "measured" and name.startswith("initial") and asked is not None and asked < 2 * unit:
+        why = "is less than two micro-batches, the least that can be measured"
     return (
         f"{name} {asked} {why} (train_batch_size {ramp.train_batch_size} x {ramp.num_processes} processes) "
         f"and becomes {becomes}"
@@ -52,7 +57,8 @@ def refuse_what_does_not_ramp(ramp: GH200GradientRamp) -> None:
     """A ramp that stands still, or goes down because its target was forgotten, is not what anybody meant."""
     unit = ramp.samples_per_micro_batch
     micro_batch = f"train_batch_size {ramp.train_batch_size} x {ramp.num_processes} processes = {unit} samples"
-    if not ramp.table and ramp.target_effective_batch_size is None and ramp.initial > ramp.target:
+    forgotten = not ramp.table and ramp.target_effective_batch_size is None
+    if forgotten and ramp.shape != "measured" and ramp.initial > ramp.target:
         raise RampError(
             f"The ramp would go down, from an effective batch of {ramp.initial * unit} to {ramp.target * unit}, "
             "and no target was given.",
@@ -62,6 +68,9 @@ def refuse_what_does_not_ramp(ramp: GH200GradientRamp) -> None:
             fix=f"set target_effective_batch_size: above {ramp.initial * unit} to go up, or {ramp.target * unit} if "
             "down is meant",
         )
+    if ramp.shape == "measured":
+        refuse_what_cannot_grow(ramp)
+        return
     sizes = {segment.size for segment in ramp.segments}
     if len(sizes) == 1 and (ramp.length or ramp.table):
         raise RampError(

@@ -136,7 +136,10 @@ class Optimizations(ConfigBlock):
         description="Effective batch size after the ramp. It may be smaller than the initial one (a downward ramp). "
         "Absent: what `train_batch_size`, the number of processes and `gradient_accumulation_steps` give.",
     )
-    batch_rampup_steps: ZeroOrMore = Field(400, description="Length of the ramp in its unit; 0 starts at the target.")
+    batch_rampup_steps: ZeroOrMore = Field(
+        400,
+        description="Length of the ramp in its unit; 0 starts at the target. A measured ramp grows at most once in it.",
+    )
     batch_rampup_unit: Literal["micro_batches", "samples", "steps"] = Field(
         "micro_batches",
         description="What the ramp is counted in. Counted in samples it also goes on when a run is resumed with another"
@@ -148,8 +151,10 @@ class Optimizations(ConfigBlock):
         description="Rows of [start, effective batch size], the first at 0, starts counted in the unit; instead of "
         "sizes, length and shape.",
     )
-    batch_rampup_shape: Literal["quadratic", "linear", "staircase"] = Field(
-        "quadratic", description="How the effective batch size grows over the ramp."
+    batch_rampup_shape: Literal["quadratic", "linear", "staircase", "measured"] = Field(
+        "quadratic",
+        description="How the effective batch size grows over the ramp; measured: from two micro-batches on, when the "
+        "gradient noise scale says that it pays.",
     )
     batch_rampup_increment: OneOrMore | None = Field(
         None,
@@ -161,6 +166,16 @@ class Optimizations(ConfigBlock):
         description="With upstream's `lr_scale`, the batch size the learning rate is scaled by: the target, the "
         "initial size, or each window's own; no effect without it. `linear` and `sqrt` need no `lr_scale`: each window's"
         " rate is multiplied by window / target, or its root.",
+    )
+    batch_rampup_beta2: Literal["fixed", "samples"] = Field(
+        "fixed",
+        description="With `samples` the optimizer's beta2 forgets by samples and not by steps: each window's is beta2 ** "
+        "(window / first window).",
+    )
+    measure_gradient_noise_scale: bool = Field(
+        False,
+        description="Measure the gradient noise scale of every window with two micro-batches or ranks, for trackers and "
+        "run log. Absent: on when the ramp is measured.",
     )
     accept_changed_ramp: bool = Field(
         False,

@@ -171,6 +171,10 @@ class _Reader:
             block["enable_batch_size_rampup"] = True
             path = join_path(OPTIMIZATIONS, "enable_batch_size_rampup")
             self.origins[path] = join_path(OPTIMIZATIONS, sizes[0])
+        switch, shape = "enable_batch_size_rampup", join_path(OPTIMIZATIONS, "batch_rampup_shape")
+        if block.get("batch_rampup_shape") == "measured" and _meaning(switch, block.get(switch)) is True:
+            block.setdefault("measure_gradient_noise_scale", True)
+            self.origins.setdefault(join_path(OPTIMIZATIONS, "measure_gradient_noise_scale"), shape)
 
     def _validated(self, model: type[AnyBlock], where: str, block: dict[str, object]) -> AnyBlock | None:
         try:

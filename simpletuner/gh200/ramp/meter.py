@@ -1,0 +1,222 @@
+"""Measures the gradient noise scale in a Trainer: every gradient's norm as backward makes it, one gather per window."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import timesteps
+from .noise import LOOKS_BACK, SmoothedNoise, WindowNorms
+from .schedule import RampError
+from .timesteps import TimestepPart
+
+logger = logging.getLogger("gh200.ramp")
+NAME = "gh200/gradient_noise_scale"
+_UNKNOWN = "the parts that timestep and data explain are not known"
+
+
+class NoiseMeter:
+    """Hooks of the trained weights see each micro-batch's own gradient before it is added, averaged or clipped."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.accelerator = trainer, trainer.accelerator
+        self.noise, self.part = SmoothedNoise(), TimestepPart()
+        self._before = (self.noise, self.part)
+        self._weights: list[torch.Tensor] = []
+        self._norms: list[torch.Tensor] = []
+        self._window: list[_MicroBatch] = []
+        self._handles: list[Any] = []
+        self._armed = self._closed = False
+        self._told: set[str] = set()
+        self._backward: Callable[..., Any] = self.accelerator.backward
+
+    def begin(self, batch: Any) -> None:
+        """Before a micro-batch. A second backward in it (upstream probes with one) takes the first one's place."""
+        if not self._handles:
+            self.attach()
+        if self._closed:
+            self._window, self._closed = [], False
+        self._before = (self.noise, self.part)
+        self._window.append(_MicroBatch(batch, int(self.trainer.config.train_batch_size)))
+
+    def attach(self) -> None:
+        optimizer = self.trainer.optimizer
+        self._weights = [
+            weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad
+        ]
+        self._handles = [weight.register_hook(self._see) for weight in self._weights]
+        self.accelerator.backward = self.backward
+
+    def detach(self) -> None:
+        """From here on a run is as if nothing had ever been measured."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._window, self._closed = [], [], False
+        self.accelerator.backward = self._backward
+
+    def _see(self, gradient: torch.Tensor) -> None:
+        if self._armed:
+            self._norms.append(_norm(gradient))
+
+    def backward(self, loss: torch.Tensor, **more: Any) -> Any:
+        self._norms, self._armed = [], bool(self._window)
+        try:
+            result = self._backward(loss, **more)
+        finally:
+            self._armed = False
+        if self._window:
+            self._note()
+        return result
+
+    def _note(self) -> None:
+        micro_batch, closes = self._window[-1], bool(self.accelerator.sync_gradients)
+        micro_batch.own = _squared(self._norms)
+        ranks = self.accelerator.num_processes
+        # With several ranks the last one's sum is already everybody's.
+        if closes or (micro_batch.drawn is not None and len(self._window) > 1):
+            micro_batch.so_far = _squared([_norm(w.grad) for w in self._weights if w.grad is not None])
+        elif micro_batch.drawn is not None:
+            micro_batch.so_far = micro_batch.own
+        if closes:
+            self._closed = True
+            self._close(len(self._window), ranks)
+
+    def _close(self, size: int, ranks: int) -> None:
+        if size * ranks < 2:
+            self._tell_once("a window of one micro-batch on one rank has nothing to compare with and measures nothing")
+            return
+        # Accelerate has divided every loss by its accumulation steps, and a scaler has multiplied it.
+        scaler = getattr(self.accelerator, "scaler", None)
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        factor = (self.accelerator.gradient_accumulation_steps / scale) ** 2
+        own, so_far = _numbers([m.own for m in self._window]), _numbers([m.so_far for m in self._window])
+        inverse = sum(1 / micro_batch.samples for micro_batch in self._window)
+        rows = self._gather([factor * sum(own), inverse, *self._equations(own, so_far, factor, ranks)])
+        count, whole = size * ranks, factor * so_far[-1] / size**2
+        norms = WindowNorms(count, sum(r[0] for r in rows) / count, whole, sum(r[1] for r in rows) / count)
+        if not norms.usable:
+            self._tell_once("a window whose gradients were not finite is left out")
+            return
+        noise, part = self._before
+        self.noise = noise.with_window(norms)
+        self.part = part.with_window(np.sum([row[2:] for row in rows], axis=0).tolist())
+
+    def _equations(self, own: Sequence[float], so_far: Sequence[float], factor: float, ranks: int) -> list[float]:
+        drawn = [micro_batch.drawn for micro_batch in self._window]
+        usable = len(drawn) - (ranks > 1)
+        known = [shares for shares in drawn[:usable] if shares is not None]
+        if usable < 2 or len(known) < usable:
+            lacks = any(shares is None for shares in drawn)
+            self._tell_once(
+                f"{_UNKNOWN}: "
+                + ("the batches have no timesteps" if lacks else "a rank's window has too few micro-batches")
+            )
+            return [0.0] * timesteps.SIZE
+        sums = so_far[:usable]
+        products = [(sums[k] - sums[k - 1] - own[k]) / 2 * factor for k in range(1, usable)]
+        return [float(value) for value in timesteps.equations(known, products)]
+
+    def _gather(self, values: list[float]) -> list[list[float]]:
+        """Every rank's values in the ranks' order: sums of them are the same number on all of them."""
+        if self.accelerator.num_processes == 1:
+            return [values]
+        device = self.accelerator.device
+        gathered = self.accelerator.gather(torch.tensor([values], dtype=torch.float64, device=device))
+        rows: list[list[float]] = gathered.tolist()
+        return rows
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told and self.accelerator.is_main_process:
+            logger.warning("GH200 noise scale: %s.", text)
+        self._told.add(text)
+
+    def tracker_values(self) -> dict[str, float]:
+        found = self.noise.interval()
+        if found is None:
+            return {}
+        ends = {NAME: found.value, f"{NAME}_low": found.low, f"{NAME}_high": found.high}
+        values = {name: value for name, value in ends.items() if value is not None}
+        part = self.part.explained(self.noise.mean_trace)
+        if part is None and self.noise.windows >= LOOKS_BACK and any(self.part.sums):
+            # Upstream draws one timestep of a batch from each stretch of the schedule.
+            self._tell_once(f"{_UNKNOWN}: timesteps differ too little from one micro-batch to the next")
+        if part is not None:
+            values |= {"gh200/gradient_noise_timestep_part": part, "gh200/gradient_noise_data_part": 1 - part}
+        return values
+
+    def record(self) -> dict[str, Any]:
+        return {**self.noise.record(), "timesteps": self.part.record()}
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        self.noise, self.part = SmoothedNoise.from_record(record), TimestepPart.from_record(record)
+
+
+class _MicroBatch:
+    """Its size and timesteps; then the squared norms of its own gradient and of all gradients so far."""
+
+    def __init__(self, batch: Any, expected: int) -> None:
+        found = batch if isinstance(batch, Mapping) else {}
+        tensors = (found.get(name) for name in ("latents", "tokens", "input_ids"))
+        self.samples = next((int(tensor.shape[0]) for tensor in tensors if torch.is_tensor(tensor)), expected)
+        drawn = found.get("timesteps")
+        self.drawn = None
+        if torch.is_tensor(drawn) and drawn.numel():
+            self.drawn = timesteps.shares(drawn.detach().float().reshape(drawn.shape[0], -1).mean(1).tolist())
+        self.own: torch.Tensor | None = None
+        self.so_far: torch.Tensor | None = None
+
+
+def _norm(gradient: torch.Tensor) -> torch.Tensor:
+    wide = torch.float32 if gradient.dtype in (torch.bfloat16, torch.float16) else None
+    return torch.linalg.vector_norm(gradient.detach(), dtype=wide)
+
+
+def _squared(norms: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    return torch.stack(list(norms)).double().square().sum() if norms else None
+
+
+def _numbers(values: Sequence[torch.Tensor | None]) -> list[float]:
+    known = [value for value in values if value is not None]
+    told = iter(torch.stack(known).tolist() if known else ())
+    return [0.0 if value is None else next(told) for value in values]
+
+
+_UNMEASURED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "DeepSpeed": (
+        lambda trainer: getattr(trainer.accelerator.distributed_type, "value", "") == "DEEPSPEED",
+        "its engine keeps the gradients to itself",
+    ),
+    "fsdp_enable": (lambda trainer: _set(trainer, "fsdp_enable"), "a rank only has a piece of each gradient"),
+    "context_parallel_size": (
+        lambda trainer: int(getattr(trainer.config, "context_parallel_size", 0) or 0) > 1,
+        "ranks share their samples",
+    ),
+    "optimizer_release_gradients": (
+        lambda trainer: _set(trainer, "optimizer_release_gradients"),
+        "gradients are gone before a window is full",
+    ),
+    "ramtorch": (lambda trainer: _set(trainer, "ramtorch"), "gradients are cleared after every micro-batch"),
+    "distillation_method": (
+        lambda trainer: getattr(trainer.config, "distillation_method", None) not in (None, "", "none"),
+        "a distiller makes backward passes of its own",
+    ),
+}
+
+
+def _set(trainer: Any, key: str) -> bool:
+    return bool(getattr(trainer.config, key, False))
+
+
+def refuse_where_unmeasured(trainer: Any) -> None:
+    found = [f"{name}: {why}" for name, (used, why) in _UNMEASURED.items() if used(trainer)]
+    if found:
+        raise RampError(
+            "The gradient noise scale cannot be measured in this run.",
+            where="gh200_optimizations.measure_gradient_noise_scale",
+            why="\n".join(found),
+            fix='turn that off, or leave out measure_gradient_noise_scale and the shape "measured"',
+        )

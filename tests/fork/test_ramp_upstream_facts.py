@@ -1,0 +1,25 @@
+"""What docs/RAMP.md says about upstream, asked of upstream itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tiny import FORK
+
+from gh200_lab.place import environment
+
+pytestmark = pytest.mark.fork
+ASK = """
+from simpletuner.helpers.training.optimizer_param import is_optimizer_grad_fp32, optimizer_choices
+print(len(optimizer_choices), [name for name in optimizer_choices if is_optimizer_grad_fp32(name)])
+"""
+
+
+def test_ramp_words_no_optimizer_of_upstream_lets_gradient_precision_be_fp32() -> None:
+    done = subprocess.run([sys.executable, "-c", ASK], env=environment(FORK), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    count, names = done.stdout.splitlines()[-1].split(" ", 1)
+    assert int(count) > 10
+    assert names == "[]"
