@@ -35,7 +35,7 @@ class EverySecondWindow:
             made(meter, trainer)
             found._meter = meter
 
-        NoiseMeter.__init__ = remember  # type: ignore[method-assign]
+        NoiseMeter.__init__ = remember  # type: ignore[method-assign, assignment]
         register_optimizer_step_post_hook(self.after_update)
 
     def after_update(self, *_: Any) -> None:

@@ -120,21 +120,21 @@ class RampControl:
         ramp = self.ramp
         if ramp.unit != SAMPLES or record["schedule"] != ramp.fingerprint():
             return
-        continued = record["continued"]
+        window, samples = record["continued"]
         # What it had by default it keeps: one micro-batch may be another size now.
         first, last = record["sizes"]
         kept = (0 if ramp.initial_effective_batch_size else first, 0 if ramp.target_effective_batch_size else last)
         if record["samples_per_micro_batch"] != ramp.samples_per_micro_batch:
-            continued = [record["global_step"], record["samples"]]
+            window, samples = record["global_step"], record["samples"]
             logger.info(
                 "GH200 ramp: a micro-batch had %d samples and has %d now; the ramp goes on after %d samples with an "
                 "effective batch of %d.",
                 record["samples_per_micro_batch"],
                 ramp.samples_per_micro_batch,
                 record["samples"],
-                ramp.continued_at(*continued, kept).effective_batch_size(record["global_step"]),
+                ramp.continued_at(window, samples, kept).effective_batch_size(record["global_step"]),
             )
-        self.ramp = self.trainer.gh200_ramp_scheduler = ramp.continued_at(*continued, kept)
+        self.ramp = self.trainer.gh200_ramp_scheduler = ramp.continued_at(window, samples, kept)
 
     def tracker_values(self) -> dict[str, float]:
         steps = self.accumulation_steps

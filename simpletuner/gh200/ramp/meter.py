@@ -172,7 +172,8 @@ class _MicroBatch:
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:
     wide = torch.float32 if gradient.dtype in (torch.bfloat16, torch.float16) else None
-    return torch.linalg.vector_norm(gradient.detach(), dtype=wide)
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=wide)
+    return norm
 
 
 def _squared(norms: Sequence[torch.Tensor]) -> torch.Tensor | None:
