@@ -59,13 +59,14 @@ def made_entries(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any
 
 
 def local_backend(config: Any, backend: Any) -> Any:
-    from .datasets.sites import is_in_memory
+    from .datasets.sites import any_in_memory, is_in_memory
 
-    if not is_in_memory(config):
+    if not any_in_memory():
         return backend
     from .datasets.backend import local_backend as staged
+    from .datasets.backend import watched_backend as watched
 
-    return staged(config, backend)
+    return staged(config, backend) if is_in_memory(config) else watched(config, backend)
 
 
 def rebuild_backend(representation: Mapping[str, Any], backend: Any) -> Any:

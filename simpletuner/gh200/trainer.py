@@ -42,6 +42,7 @@ class TrainerHooks:
         from . import run
         from .caches import sites as cache_sites
         from .console import tidy_console
+        from .datasets.staged import StagedDatasets
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
         from .settings.sources import read_settings
@@ -57,6 +58,7 @@ class TrainerHooks:
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
         started = run.begin(settings, options)
         cache_sites.begin(started)
+        started.part(StagedDatasets).exit_on_error = self.gh200_exit_on_error
         run.log(started)
         if settings.inline_datasets is not None:
             path = write_inline_datasets(settings.inline_datasets, self.config.output_dir)

@@ -19,9 +19,12 @@ from pathlib import Path
 import pytest
 
 from simpletuner.gh200.datasets import segment as staging_segment
-from simpletuner.gh200.datasets.arena import ArenaDamaged, Handle, Row, SharedArena, attach, create_arena, memory_file
+from simpletuner.gh200.datasets.arena import ArenaDamaged, Handle, SharedArena, attach, create_arena
+from simpletuner.gh200.datasets.check import forget_changed
 from simpletuner.gh200.datasets.codecs import NAMES
-from simpletuner.gh200.datasets.listing import Kinds, forget_changed, list_dataset
+from simpletuner.gh200.datasets.index import Row
+from simpletuner.gh200.datasets.listing import Kinds, list_dataset
+from simpletuner.gh200.datasets.mapping import memory_file
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import OverMemoryLimit
@@ -70,8 +73,8 @@ def test_all_files_come_back_and_nothing_a_run_rewrites_is_held(tree: Path, comp
     for path in wanted:
         assert get(arena, path) == path.read_bytes()
     rows = {name: arena.row(number) for name, number in arena.names()}
-    assert rows[str(tree / "photo.jpg")].compressed == 0
-    assert rows[str(tree / "photo.txt")].compressed == int(compression is not None)
+    assert rows[str(tree / "photo.jpg")].blocks == 0
+    assert rows[str(tree / "photo.txt")].blocks == int(compression is not None)
     assert arena.find(str(tree / "photo.jpg")) == arena.find(str(tree / "twin.jpg"))
 
 
@@ -115,7 +118,7 @@ def test_one_line_at_the_end_says_what_was_done(tree: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.INFO):
         stage("photos", tree, InMemory(compression="zlib"))
     (record,) = caplog.records
-    for part in ("photos", "7 files", "GB", "ratio", " s.", "Page cache"):
+    for part in ("photos", "7 files", "0.620 MB", "ratio", " s.", "Page cache"):
         assert part in record.getMessage()
 
 
@@ -167,7 +170,7 @@ def test_a_broken_link_is_reported_by_name(tree: Path, caplog: pytest.LogCapture
 def test_files_that_change_between_listing_and_staging(
     tree: Path, caplog: pytest.LogCaptureFixture, compression: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def meddle(root: Path) -> object:
+    def meddle(root: Path, *told: object) -> object:
         listing = list_dataset(root)
         (tree / "photo.txt").write_text("shorter")
         (tree / "photo.jpg").write_bytes(os.urandom(400_000))
@@ -206,7 +209,7 @@ def test_where_sendfile_is_not_possible_the_file_is_read(tree: Path, monkeypatch
 def test_a_dataset_over_the_limit_is_refused_before_the_first_byte(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simpletuner.gh200.datasets.staging.Worker", None)
     for compression in (None, "lz4"):
-        with pytest.raises(OverMemoryLimit, match="0.000 GB may be used"):
+        with pytest.raises(OverMemoryLimit, match="0.100 MB may be used"):
             stage("x", tree, InMemory(compression=compression, memory_limit_gb=0.0001))
 
 
@@ -287,7 +290,7 @@ def test_offsets_above_four_gigabytes() -> None:
     far = (5 << 30) + 7
     segment = memory_file("data")
     os.pwrite(segment, b"far away", far)
-    row = Row(0, 0, far, 8, 8, 0, 1, 1)
+    row = Row(0, 0, far, 8, 8, 0, 0, 1, 1)
     arena = create_arena("/data", None, [row], [("/data/a", 0)], [segment])
     again = attach(arena.handle())
     assert again.read(0) == b"far away" and again.row(0) == row

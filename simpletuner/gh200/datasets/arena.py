@@ -1,49 +1,26 @@
-"""The staged bytes of one dataset: sealed memory files without a name, mapped read-only by all that attach."""
+"""The staged bytes of one folder: sealed memory files without a name, mapped read-only by all that attach."""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
-import mmap
 import os
-import secrets
 import struct
-import sys
 import weakref
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import GH200Error
 from .codecs import load_codec
+from .index import ArenaIndex, Row, write_index
+from .mapping import FIXED_SIZE, NAME, SegmentMap, close_all, map_file, memory_file, sealed_reader
+from .validity import Reason, Validity, validity_bytes
 
-_NAME = "simpletuner-gh200"
-_LENGTH = struct.Struct("<Q")
-_PLACE = struct.Struct("<IIQQQ")
-_ROW = struct.Struct(_PLACE.format + "qQQ")
-_IMMUTABLE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# From 3.13 on a mapping need not keep a second descriptor open.
-_UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+BLOCK_LENGTH = struct.Struct("<I")
 
 
 class ArenaDamaged(GH200Error):
     """What another process left behind is not the arena it announced."""
-
-
-class Row(NamedTuple):
-    """One staged file: where its bytes are, and what the file on disk looked like."""
-
-    segment: int
-    compressed: int
-    offset: int
-    stored: int
-    size: int
-    mtime_ns: int
-    device: int
-    inode: int
 
 
 @dataclass(frozen=True)
@@ -65,163 +42,171 @@ class Handle:
         return cls(**{**data, "segments": tuple(data["segments"])})
 
 
-def memory_file(purpose: str) -> int:
-    return os.memfd_create(f"{_NAME}-{purpose}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+class ArenaNames:
+    """Which files an arena holds and which of them are forgotten, without their bytes."""
+
+    def __init__(self, index: int, flags: int, more: Sequence[int] = ()) -> None:
+        self._descriptors = (index, flags, *more)
+        # Readers hold the arena they found a file in, so nothing is unmapped under them: the last reference frees it.
+        weakref.finalize(self, close_all, self._descriptors)
+        self.index = ArenaIndex(map_file(index))
+        self.digest = self.index.digest()
+        self.root, self.files = self.index.root, self.index.files
+        self.header = self.index.header
+        self.prefix = self.root.rstrip("/") + "/"
+        self.validity = Validity(map_file(flags, writable=True), self.files, self.index.name_count)
+        self._flags = self.validity.flags
+
+    def lookup(self, name: bytes) -> int | None:
+        """The number of a file named below the root; None where it never was staged or has been forgotten."""
+        number = self.index.number(name)
+        return None if number is None or self._flags[number] else number
+
+    def find(self, path: str) -> int | None:
+        if not path.startswith(self.prefix):
+            return None
+        return self.lookup(os.fsencode(path[len(self.prefix) :]))
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        return ((self.prefix + os.fsdecode(name), number) for name, number in self.index.names())
+
+    def row(self, number: int) -> Row:
+        return self.index.row(number)
+
+    def forget(self, number: int, reason: Reason = Reason.WRITTEN) -> None:
+        """In every attached process at once, for good."""
+        self.validity.forget(number, reason)
+
+    def forget_file(self, device: int, inode: int) -> None:
+        """Forgets a file that is about to change under another of its names (link, relative path)."""
+        number = self.index.file(device, inode)
+        if number is not None:
+            self.forget(number)
 
 
-def _sealed_reader(descriptor: int) -> int:
-    """Seals the file and trades the writable descriptor for a read-only one: kernels before 6.7 map no other kind."""
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _IMMUTABLE)
-    reader = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
-    os.close(descriptor)
-    return reader
+# A mapping belongs to the process, not to a run: whoever writes a file must find all there are.
+_open_here: weakref.WeakSet[SharedArena] = weakref.WeakSet()
 
 
-def _map(descriptor: int, *, writable: bool = False) -> mmap.mmap | bytes:
-    size = os.fstat(descriptor).st_size
-    if not size:
-        return b""
-    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    return mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=protection, **_UNTRACKED)
+def open_here() -> list[SharedArena]:
+    return list(_open_here)
 
 
-def _close(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-class SharedArena:
-    """Files in RAM by absolute path. A forgotten file is forgotten in every attached process at once, for good."""
+class SharedArena(ArenaNames):
+    """Files in RAM by their path below a root."""
 
     def __init__(self, index: int, flags: int, segments: Sequence[int]) -> None:
-        self._descriptors = (index, flags, *segments)
-        # Readers hold the arena they found a file in, so nothing is unmapped under them: the last reference frees it.
-        weakref.finalize(self, _close, self._descriptors)
-        self._index = _map(index)
-        self.digest = hashlib.blake2b(self._index, digest_size=16).hexdigest()
-        (length,) = _LENGTH.unpack_from(self._index)
-        header = json.loads(self._index[_LENGTH.size : _LENGTH.size + length])
-        self.root: str = os.fsdecode(bytes.fromhex(header["root"]))
-        self.segment_sizes: tuple[int, ...] = tuple(header["segments"])
-        self._codec = load_codec(header["codec"])
-        self._rows: int = _LENGTH.size + length
-        self.files: int = header["files"]
-        self._names = self._read_names(header["names"])
-        self._by_inode: dict[tuple[int, int], int] | None = None
-        self._flags = _map(flags, writable=True)
-        self._maps = [_map(segment) for segment in segments]
-        self._views = [memoryview(segment) for segment in self._maps]
+        super().__init__(index, flags, segments)
+        self.segment_sizes: tuple[int, ...] = tuple(self.header["segments"])
+        self._codec = load_codec(self.header["codec"])
+        self._maps = [SegmentMap(segment) for segment in segments]
+        self._views = [segment.view for segment in self._maps]
+        # Changed files that this process has told of.
+        self.reported: set[int] = set()
+        _open_here.add(self)
 
-    def _read_names(self, count: int) -> dict[str, int]:
-        numbers = array("I")
-        start = self._rows + self.files * _ROW.size
-        names = start + count * numbers.itemsize
-        numbers.frombytes(self._index[start:names])
-        if not count:
-            return {}
-        prefix = self.root.rstrip("/") + "/"
-        texts = os.fsdecode(self._index[names:]).split("\0")
-        return {prefix + text: number for text, number in zip(texts, numbers, strict=True)}
+    @property
+    def codec(self) -> str | None:
+        return self._codec.name if self._codec else None
 
     def check(self, handle: Handle) -> None:
         """Raises when this is not, completely, what the handle announces."""
         found = tuple(os.fstat(descriptor).st_size for descriptor in self._descriptors)
-        wanted = (handle.size, self.files, *self.segment_sizes)
+        wanted = (handle.size, validity_bytes(self.files, self.index.name_count), *self.segment_sizes)
         if self.digest != handle.digest or found != wanted:
             raise ArenaDamaged(
                 "The dataset in RAM is not the one its stager announced.",
                 where=f"memory files of process {handle.pid}",
                 why=f"digest {self.digest} for {handle.digest}, sizes {list(found)} for {list(wanted)}",
-                fix="nothing to do for this run: it stages the dataset again, or reads it from disk",
+                fix="nothing to do for this run: it reads the dataset from disk",
             )
 
     def handle(self) -> Handle:
         index, flags, *segments = self._descriptors
-        return Handle(os.getpid(), index, flags, tuple(segments), len(self._index), self.digest)
-
-    def find(self, path: str) -> int | None:
-        """The number of a staged file; None where it never was staged or has been forgotten."""
-        number = self._names.get(path)
-        return None if number is None or self._flags[number] else number
-
-    def names(self) -> Iterator[tuple[str, int]]:
-        return iter(self._names.items())
-
-    def row(self, number: int) -> Row:
-        return Row._make(_ROW.unpack_from(self._index, self._rows + number * _ROW.size))
+        return Handle(os.getpid(), index, flags, tuple(segments), len(self.index), self.digest)
 
     def read(self, number: int) -> bytes:
-        segment, compressed, offset, stored, size = _PLACE.unpack_from(self._index, self._rows + number * _ROW.size)
-        if not compressed:
-            return self._maps[segment][offset : offset + stored]  # type: ignore[no-any-return]
+        segment, blocks, offset, stored, size = self.index.place(number)
+        found = self._views[segment][offset : offset + stored]
+        return bytes(found) if not blocks else self._unpacked(found, blocks, size)
+
+    def _unpacked(self, found: memoryview, blocks: int, size: int) -> bytes:
         assert self._codec is not None
-        return self._codec.decompress(self._views[segment][offset : offset + stored], size)
+        if blocks == 1:
+            return self._codec.decompress(found, size)
+        start, left, parts = blocks * BLOCK_LENGTH.size, size, []
+        block = self.header["block"]
+        for number in range(blocks):
+            (length,) = BLOCK_LENGTH.unpack_from(found, number * BLOCK_LENGTH.size)
+            parts.append(self._codec.decompress(found[start : start + length], min(block, left)))
+            start, left = start + length, left - block
+        return b"".join(parts)
+
+    def view_of(self, number: int) -> memoryview | None:
+        """The bytes themselves, not a copy; None for a compressed file."""
+        segment, blocks, offset, stored, _ = self.index.place(number)
+        return None if blocks else self._views[segment][offset : offset + stored]
 
     def view(self, path: str) -> memoryview | None:
-        """The bytes themselves, not a copy; None for a compressed file. By path: a call of `find` costs as much again."""
-        number = self._names.get(path)
-        if number is None or self._flags[number]:
-            return None
-        segment, compressed, offset, stored, _ = _PLACE.unpack_from(self._index, self._rows + number * _ROW.size)
-        return None if compressed else self._views[segment][offset : offset + stored]
+        number = self.find(path)
+        return None if number is None else self.view_of(number)
 
-    def forget(self, number: int) -> None:
-        self._flags[number] = 1  # type: ignore[index]
+    def huge_steps(self) -> list[tuple[int, int]]:
+        return [(number, step) for number, part in enumerate(self._maps) for step in range(part.huge_steps)]
 
-    def forget_file(self, device: int, inode: int) -> None:
-        """Forgets a file that is about to change under another of its names (link, relative path)."""
-        if self._by_inode is None:
-            rows = (self.row(number) for number in range(self.files))
-            self._by_inode = {(row.device, row.inode): number for number, row in enumerate(rows)}
-        number = self._by_inode.get((device, inode))
-        if number is not None:
-            self.forget(number)
+    def collapse(self, segment: int, step: int) -> str:
+        """Makes huge pages, where the system has them; returns what stopped it."""
+        return self._maps[segment].collapse(step)
 
 
 def create_arena(
-    root: str, codec: str | None, rows: Sequence[Row], names: Sequence[tuple[str, int]], segments: Sequence[int]
+    root: str,
+    codec: str | None,
+    rows: Sequence[Row],
+    names: Sequence[tuple[str, int]],
+    segments: Sequence[int],
+    more: Mapping[str, Any] | None = None,
 ) -> SharedArena:
     """Seals filled segments (it owns them from here on) and writes the index; names are absolute paths below root."""
-    segments = [_sealed_reader(segment) for segment in segments]
-    below = len(root.rstrip("/")) + 1
-    header = json.dumps(
-        {
-            "root": os.fsencode(root).hex(),
-            "codec": codec,
-            "files": len(rows),
-            "names": len(names),
-            "segments": [os.fstat(segment).st_size for segment in segments],
-            "token": secrets.token_hex(8),
-        }
-    ).encode()
+    segments = [sealed_reader(segment) for segment in segments]
+    header = {**(more or {}), "codec": codec, "segments": [os.fstat(segment).st_size for segment in segments]}
     index, flags = memory_file("index"), memory_file("flags")
-    with open(index, "wb", closefd=False) as file:
-        file.write(_LENGTH.pack(len(header)) + header)
-        file.writelines(_ROW.pack(*row) for row in rows)
-        file.write(array("I", [number for _, number in names]).tobytes())
-        file.write(b"\0".join(os.fsencode(name[below:]) for name, _ in names))
-    os.ftruncate(flags, len(rows))
-    fcntl.fcntl(flags, fcntl.F_ADD_SEALS, _FIXED_SIZE)
-    return SharedArena(_sealed_reader(index), flags, segments)
+    write_index(index, root, rows, names, header)
+    os.ftruncate(flags, validity_bytes(len(rows), len(names)))
+    fcntl.fcntl(flags, fcntl.F_ADD_SEALS, FIXED_SIZE)
+    arena = SharedArena(sealed_reader(index), flags, segments)
+    arena.validity.start([row.ctime_ns for row in rows])
+    return arena
+
+
+def _opened(handle: Handle, numbers: Sequence[int]) -> list[int]:
+    opened: list[int] = []
+    try:
+        for number in numbers:
+            path = f"/proc/{handle.pid}/fd/{number}"
+            if not os.readlink(path).startswith(f"/memfd:{NAME}-"):
+                raise FileNotFoundError(f"{path} is no longer a dataset in RAM")
+            mode = os.O_RDWR if number == handle.flags else os.O_RDONLY
+            opened.append(os.open(path, mode | os.O_CLOEXEC))
+        _check_index(opened[0], handle)
+    except BaseException:
+        close_all(opened)
+        raise
+    return opened
 
 
 def attach(handle: Handle) -> SharedArena:
     """Maps the arena of another process; OSError where the system refuses or that process has let go of it."""
-    opened: list[int] = []
-    try:
-        for number in (handle.index, handle.flags, *handle.segments):
-            path = f"/proc/{handle.pid}/fd/{number}"
-            if not os.readlink(path).startswith(f"/memfd:{_NAME}-"):
-                raise FileNotFoundError(f"{path} is no longer a dataset in RAM")
-            mode = os.O_RDWR if number == handle.flags else os.O_RDONLY
-            opened.append(os.open(path, mode | os.O_CLOEXEC))
-    except BaseException:
-        _close(opened)
-        raise
-    _check_index(opened[0], handle)
+    opened = _opened(handle, (handle.index, handle.flags, *handle.segments))
     arena = SharedArena(opened[0], opened[1], opened[2:])
     arena.check(handle)
     return arena
+
+
+def attach_names(handle: Handle) -> ArenaNames:
+    """As much of it as is needed to forget a file."""
+    index, flags = _opened(handle, (handle.index, handle.flags))
+    return ArenaNames(index, flags)
 
 
 def _check_index(descriptor: int, handle: Handle) -> None:
@@ -231,5 +216,5 @@ def _check_index(descriptor: int, handle: Handle) -> None:
             "The dataset in RAM is truncated.",
             where=f"index held by process {handle.pid}",
             why=f"{size} bytes for {handle.size}",
-            fix="nothing to do for this run: it stages the dataset again, or reads it from disk",
+            fix="nothing to do for this run: it reads the dataset from disk",
         )

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
-# lz4 blocks end below 2 GiB; a file that large gains nothing from being decompressed whole on every read.
-LARGEST_INPUT = 1 << 30
 SAMPLE_BYTES = 64 << 10
 # Below this gain the copy and the decompression on every read cost more than the memory is worth.
 WORTH_IT = 0.9
@@ -35,9 +33,12 @@ class Codec:
     compress: Callable[[Buffer], bytes]
     decompress: Callable[[Buffer, int], bytes]
 
-    def pays_off(self, sample: Buffer) -> bool:
+    def ratio(self, sample: Buffer) -> float:
         """Judged by content: photographs and archives come out at their own size whatever they are called."""
-        return len(sample) > 0 and len(self.compress(sample)) < WORTH_IT * len(sample)
+        return len(self.compress(sample)) / len(sample) if len(sample) else 1.0
+
+    def pays_off(self, sample: Buffer) -> bool:
+        return self.ratio(sample) < WORTH_IT
 
 
 def _zlib(_: ModuleType) -> Codec:

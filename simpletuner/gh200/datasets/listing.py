@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..errors import GH200Error
-from .arena import Row, SharedArena
 
 # Upstream keeps these up to date while it runs; a copy would show one rank what another has replaced.
 _REWRITTEN_PREFIX = "aspect_ratio_bucket_"
@@ -17,6 +16,9 @@ _REWRITTEN_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
 _SKIPPED_FOLDERS = frozenset(
     {".Spotlight-V100", ".Trashes", ".fseventsd", ".TemporaryItems", ".zfs", ".ipynb_checkpoints"}
 )
+
+# Never opened but by `meeting`: closing one of its files gives up this process's locks on it.
+MEETING_PREFIX = "simpletuner-gh200-"
 
 KEEP_ALL = -1
 _HEADER_BYTES = 64 << 10
@@ -65,7 +67,7 @@ def is_rewritten(name: str) -> bool:
     return name.startswith(_REWRITTEN_PREFIX) or name.lower().endswith(_REWRITTEN_SUFFIXES)
 
 
-def list_dataset(root: str | os.PathLike[str]) -> Listing:
+def list_dataset(root: str | os.PathLike[str], found: Callable[[int], None] = lambda entries: None) -> Listing:
     """Walks the folder as upstream does: links are followed, a folder reached twice is taken once."""
     top = os.path.abspath(root)
     listing = Listing(top)
@@ -79,13 +81,14 @@ def list_dataset(root: str | os.PathLike[str]) -> Listing:
             if (identity.st_dev, identity.st_ino) in seen:
                 continue
             seen.add((identity.st_dev, identity.st_ino))
-            with os.scandir(folder) as found:
-                entries = list(found)
+            with os.scandir(folder) as inside:
+                entries = list(inside)
         except OSError as error:
             if folder == top:
                 raise _unusable(top, error) from error
             listing.problems.append(f"{folder}: {error.strerror}")
             continue
+        found(len(entries) + 1)
         pending += reversed(_sort_out(entries, listing, numbers))
     return listing
 
@@ -96,7 +99,7 @@ def _sort_out(entries: Sequence[os.DirEntry[str]], listing: Listing, numbers: di
     for entry in sorted(entries, key=lambda entry: entry.name):
         try:
             if entry.is_dir():
-                if entry.name not in _SKIPPED_FOLDERS:
+                if entry.name not in _SKIPPED_FOLDERS and not entry.name.startswith(MEETING_PREFIX):
                     folders.add(entry.path)
                 continue
             if is_rewritten(entry.name):
@@ -139,26 +142,3 @@ def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
             os.posix_fadvise(descriptor, keep, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
-
-
-def forget_changed(arena: SharedArena) -> list[str]:
-    """Takes files that are no longer what was staged out of the arena; returns all their names with the reason."""
-    problems = []
-    forgotten: set[int] = set()
-    for name, number in arena.names():
-        known = number in forgotten or arena.find(name) is not None
-        if known and (reason := _change(name, arena.row(number))):
-            arena.forget(number)
-            forgotten.add(number)
-            problems.append(f"{name}: {reason}")
-    return problems
-
-
-def _change(name: str, row: Row) -> str:
-    try:
-        status = os.stat(name)
-    except OSError as error:
-        return error.strerror or str(error)
-    if (status.st_size, status.st_mtime_ns) != (row.size, row.mtime_ns):
-        return "size or time of change differs"
-    return "" if os.access(name, os.R_OK) else "no permission to read it"

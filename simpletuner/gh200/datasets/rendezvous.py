@@ -1,194 +1,321 @@
-"""How the ranks of one machine come to share an arena: one stages, the others wait on a locked file and attach."""
+"""How the processes of one machine come to share an arena: performs the steps of `protocol` on real locks and memory."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import json
 import logging
 import os
-import stat
-import tempfile
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import GH200Error
 from ..memory.numa import cpu_node
-from .arena import ArenaDamaged, Handle, SharedArena, attach
+from .arena import ArenaDamaged, SharedArena, attach
+from .meeting import GivenWord, MeetingFile, meeting_file
+from .places import SUFFIX, Key, folders, refusal
+from .progress import Told
+from .protocol import FIRST, LAST, TABLE, Came, Step, Word, remembered
+from .record import OwnRecord, SeenRecord
+from .waiting import Waiting
 
 logger = logging.getLogger("gh200.in_memory")
 
 _POLL_SECONDS = 0.1
-_PATIENCE_SECONDS = 15.0
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FIRST_RANK_SECONDS = 15.0
+# A word whose memory is gone is of a process that is just ending; one that stays so is of one that closed what it held.
+_MOST_GONE = 20
 
 
 class StagerFailed(GH200Error):
-    """The rank that was staging for all is gone, or has given up."""
+    """The process that was staging for this run is gone, or has given up."""
+
+
+class NoMeeting(GH200Error):
+    """There is no place where processes could meet."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the ranks of one run have in common; None of it where this process has no siblings."""
+    """What the ranks of one run have in common; a process without siblings is a run of its own."""
 
     identity: tuple[str, ...]
     is_first: bool = True
+    alone: bool = False
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Run | None:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Run:
         run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
         port = environment.get("MASTER_PORT", "")
-        if run_id == "none" and not port:
-            return None
+        if (run_id == "none" and not port) or environment.get("LOCAL_WORLD_SIZE") == "1":
+            return cls((str(os.getpid()), os.urandom(4).hex()), alone=True)
         restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         first = environment.get("LOCAL_RANK", "0") == "0"
-        return cls((run_id, environment.get("MASTER_ADDR", ""), port, restart), first)
+        # Two runs with one exported port are two all the same: their ranks have different parents.
+        parts = (run_id, environment.get("MASTER_ADDR", ""), port, restart, str(os.getppid()))
+        return cls(parts, first)
 
     @property
-    def patience(self) -> float:
+    def leave_to_first(self) -> float:
         """How long to leave the staging to the first rank, the only one whose log upstream shows."""
         # The first rank may be bound to another node, and never come to the meeting point of this one.
-        return 0.0 if self.is_first or cpu_node() is not None else _PATIENCE_SECONDS
-
-
-def meeting_point(run: Run, dataset: str, root: str, *, folder: Path | None = None) -> Path:
-    """The file of this run and dataset; one for each node of CPUs, as memory of another superchip is far away."""
-    # A process id means something only on this machine, until it is started again, and inside one namespace.
-    machine = [_BOOT_ID.read_text().strip(), os.readlink("/proc/self/ns/pid"), str(cpu_node())]
-    parts = [*run.identity, dataset, os.fsencode(root).hex(), *machine]
-    name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
-    return (folder or _private_folder()) / f"{name}.json"
-
-
-def share(
-    path: Path, stage: Callable[[], SharedArena], attached: Callable[[SharedArena], None], patience: float = 0
-) -> SharedArena | None:
-    """The arena staged here, or a sibling's, which `attached` is then shown; None where the system refuses."""
-    # Who was seen at work: only then does a free lock mean that it died. Otherwise it is left over from an earlier run.
-    watched: int | None = None
-    patient_until = time.monotonic() + patience
-    while True:
-        with _open(path) as descriptor:
-            record = _Record.read(descriptor)
-            if record.handle is not None:
-                try:
-                    arena = attach(record.handle)
-                    attached(arena)
-                    return arena
-                except PermissionError as error:
-                    logger.warning(
-                        "Attaching to the RAM of process %s was refused (%s): reading from disk.", record.pid, error
-                    )
-                    return None
-                except ArenaDamaged as error:
-                    logger.warning("%s\nIt is staged again.", error)
-                except OSError:
-                    # Left by a run that is over; whoever gets the lock stages anew.
-                    pass
-            if _lock(descriptor):
-                if watched is not None:
-                    raise _failure(watched, _Record.read(descriptor), path)
-                if _Record.read(descriptor) == record and time.monotonic() >= patient_until:
-                    return _stage_for_all(path, descriptor, stage)
-            elif record.handle is None and record.pid is not None and Path(f"/proc/{record.pid}").exists():
-                watched = record.pid
-        time.sleep(_POLL_SECONDS)
-
-
-def _failure(pid: int, record: _Record, path: Path) -> StagerFailed:
-    if record.error:
-        return StagerFailed(
-            f"Process {pid} could not stage the dataset for the other ranks.", where=str(path), why=record.error
-        )
-    return StagerFailed(
-        f"Process {pid} ended while it was staging the dataset for the other ranks.",
-        where=str(path),
-        why="it released its lock and left no dataset behind",
-        fix="look for its error or an out-of-memory kill in the log of the system, then start again",
-    )
-
-
-def _stage_for_all(path: Path, descriptor: int, stage: Callable[[], SharedArena]) -> SharedArena:
-    os.ftruncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    _write_line(descriptor, {"pid": os.getpid()})
-    try:
-        arena = stage()
-    except BaseException as error:
-        _write_line(descriptor, {"error": str(error) or type(error).__name__})
-        raise
-    _write_line(descriptor, {"handle": arena.handle().as_dict()})
-    weakref.finalize(arena, _remove, path, os.getpid())
-    return arena
-
-
-def _remove(path: Path, pid: int) -> None:
-    # A child made by fork has a copy of the arena, but the meeting point is its parent's.
-    if os.getpid() != pid:
-        return
-    try:
-        with path.open() as file:
-            if _Record.read(file.fileno()).pid == pid:
-                path.unlink()
-    except FileNotFoundError:
-        pass
+        return 0.0 if self.is_first or cpu_node() is not None else _FIRST_RANK_SECONDS
 
 
 @dataclass(frozen=True)
-class _Record:
-    """What has been written so far: who stages, then either the handle or the error."""
+class Party:
+    """Who asks: for messages, and to know whose failure is one's own."""
 
-    pid: int | None = None
-    handle: Handle | None = None
-    error: str | None = None
-
-    @classmethod
-    def read(cls, descriptor: int) -> _Record:
-        text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-        found: dict[str, Any] = {}
-        # A line without its end is still being written.
-        for line in text.split(b"\n")[:-1]:
-            found |= json.loads(line)
-        handle = found.get("handle")
-        return cls(found.get("pid"), Handle.from_dict(handle) if handle else None, found.get("error"))
+    dataset: str
+    run: Run
+    options: str = ""
+    patience: float = 120.0
+    kept_until: float | None = None
 
 
-def _write_line(descriptor: int, data: dict[str, Any]) -> None:
-    os.write(descriptor, json.dumps(data).encode() + b"\n")
+def meeting_path(key: Key) -> Path:
+    """The file of that key, in the first folder where it can be opened."""
+    refused = []
+    for folder in folders():
+        if problem := refusal(folder):
+            refused.append(f"{folder}: {problem}")
+            continue
+        path = folder / f"{key.name}{SUFFIX}"
+        try:
+            meeting_file(path)
+            return path
+        except OSError as error:
+            refused.append(f"{path}: {error.strerror}")
+    raise NoMeeting(
+        "There is no folder where processes could meet to share a dataset in RAM.",
+        where=key.root,
+        why="\n".join(refused),
+        fix="set TMPDIR to a folder of your own",
+    )
 
 
-@contextmanager
-def _open(path: Path) -> Iterator[int]:
-    """Closing it gives the lock back."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+class Meeting:
+    """One process on its way to an arena."""
 
+    def __init__(
+        self,
+        path: Path,
+        party: Party,
+        stage: Callable[[Told], SharedArena],
+        check: Callable[[SharedArena], None],
+        root: str = "",
+    ) -> None:
+        self._file: MeetingFile = meeting_file(path)
+        self._party, self._stage, self._check, self._root = party, stage, check, root
+        self._watched: SeenRecord | None = None
+        self._waiting = Waiting(party.dataset, party.patience)
+        self._my_turn = time.monotonic() + party.run.leave_to_first
+        self._ready: SeenRecord | None = None
+        self._gone = 0
+        self._record: OwnRecord | None = None
+        self.arena: SharedArena | None = None
+        self.error: BaseException | None = None
 
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    def hold(self) -> SharedArena | None:
+        """The arena; None where it is to be read from disk, which has then been said."""
+        step = FIRST
+        with self._waiting:
+            while step not in LAST:
+                step = TABLE[step, self._PERFORM[step](self)]
+        if step is Step.STOP_FAILED:
+            assert self.error is not None
+            raise self.error
+        if step in (Step.STOP_ENDED, Step.STOP_TOLD):
+            raise self._failure(step)
+        if step is Step.DISK:
+            logger.warning("(id=%s) %s: reading from disk.", self._party.dataset, self._waiting.reason)
+            return None
+        return self.arena
 
+    def _look(self) -> Came:
+        for word in self._file.words():
+            try:
+                record = SeenRecord(word)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            except OSError as error:
+                # One that is just ending cannot be looked at either; its word goes with it.
+                if word not in self._file.words():
+                    continue
+                self._waiting.reason = f"The record of process {word.pid}, which has the folder, is refused ({error})"
+                return Came.FAILED
+            if record.word is Word.HERE:
+                self._ready = record
+                return Came.READY
+        return Came.NOBODY
 
-def _private_folder() -> Path:
-    """Every rank must come to the same folder, and no other user may write there."""
-    folder = Path(tempfile.gettempdir()) / f"simpletuner-gh200-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise GH200Error(
-            "The folder in which ranks meet is not private to this user.",
-            where=str(folder),
-            fix="remove it, or set TMPDIR to a folder of your own",
+    def _ask(self) -> Came:
+        return Came.FREE if self._file.holder() is None else Came.BUSY
+
+    def _remember(self) -> Came:
+        record = self._watched
+        info = record.info if record else {}
+        return remembered(
+            record.word if record else None,
+            tuple(info.get("run", ())) == self._party.run.identity,
+            info.get("options") == self._party.options,
+            time.monotonic() >= self._my_turn,
         )
-    return folder
+
+    def _watch(self) -> Came:
+        pid = self._file.holder()
+        found = None
+        for word in self._file.words() if pid is not None else ():
+            if word.pid == pid:
+                try:
+                    found = SeenRecord(word)
+                except OSError:
+                    continue
+                self._watched = found
+        return self._waiting.look(pid, found)
+
+    def _pause(self) -> Came:
+        time.sleep(_POLL_SECONDS)
+        return Came.DONE
+
+    def _claim(self) -> Came:
+        return Came.GOT if self._file.claim(shared=False) else Came.REFUSED
+
+    def _share(self) -> Came:
+        return Came.GOT if self._file.claim(shared=True) else Came.REFUSED
+
+    def _announce(self) -> Came:
+        self._give_word()
+        return Came.DONE
+
+    def _give_word(self) -> None:
+        party = self._party
+        info = {"pid": os.getpid(), "dataset": party.dataset, "root": self._root, "run": party.run.identity}
+        more = {"options": party.options, "kept_until": party.kept_until}
+        self._record = OwnRecord(info | more)
+        self._given = GivenWord.of(os.getpid(), self._record.descriptor)
+        if self.arena is not None:
+            self._record.publish(self.arena.handle())
+        self._file.give(self._given)
+
+    def _fill(self) -> Came:
+        assert self._record is not None
+        try:
+            self.arena = self._stage(self._record.tell)
+        except BaseException as error:
+            self.error = error
+            return Came.FAILED
+        return Came.DONE
+
+    def _publish(self) -> Came:
+        assert self._record is not None and self.arena is not None
+        self._record.tell("checking", 0, 0)
+        self._record.publish(self.arena.handle())
+        return Came.DONE
+
+    def _verify(self) -> Came:
+        assert self.arena is not None
+        self._check(self.arena)
+        return Came.DONE
+
+    def _attach(self) -> Came:
+        assert self._ready is not None
+        try:
+            arena = attach(self._ready.handle)
+            self._check(arena)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            self._gone += 1
+            self._waiting.reason = f"Process {self._ready.pid} says it holds the folder, and does not ({error})"
+            return Came.GONE if self._gone < _MOST_GONE else Came.FAILED
+        except (OSError, ValueError, ArenaDamaged) as error:
+            self._waiting.reason = f"Attaching to the RAM of process {self._ready.pid} failed ({error})"
+            return Came.FAILED
+        self.arena = arena
+        return Came.DONE
+
+    def _let_go(self) -> Came:
+        self._file.let_go()
+        if self.arena is not None and self._record is not None:
+            weakref.finalize(self.arena, _withdraw, self._file, self._given, self._record, os.getpid())
+        return Came.DONE
+
+    def _tell(self) -> Came:
+        assert self._record is not None
+        self._record.fail(str(self.error) or type(self.error).__name__)
+        self._file.let_go()
+        _withdraw(self._file, self._given, self._record, os.getpid())
+        return Came.DONE
+
+    def _failure(self, step: Step) -> StagerFailed:
+        assert self._watched is not None
+        pid, where = self._watched.pid, self._root or str(self._file.path)
+        if step is Step.STOP_TOLD:
+            return StagerFailed(
+                f"Process {pid} could not stage the dataset for the other ranks.", where=where, why=self._watched.error
+            )
+        return StagerFailed(
+            f"Process {pid} ended while it was staging the dataset for the other ranks.",
+            where=where,
+            why=f"the system has released its claim, and it left no dataset behind ({self._waiting.how_far})",
+            fix="look for its error or an out-of-memory kill in the log of the system, then start again",
+        )
+
+    _PERFORM: Mapping[Step, Callable[[Any], Came]] = {
+        Step.LOOK: _look,
+        Step.ASK: _ask,
+        Step.REMEMBER: _remember,
+        Step.WATCH: _watch,
+        Step.PAUSE: _pause,
+        Step.CLAIM: _claim,
+        Step.LOOK_AGAIN: _look,
+        Step.ANNOUNCE: _announce,
+        Step.FILL: _fill,
+        Step.PUBLISH: _publish,
+        Step.VERIFY: _verify,
+        Step.SHARE: _share,
+        Step.ATTACH: _attach,
+        Step.JOIN: _announce,
+        Step.LEAVE: _let_go,
+        Step.RETRY: _let_go,
+        Step.GIVE_UP: _let_go,
+        Step.TELL: _tell,
+    }
+
+
+def _withdraw(file: MeetingFile, word: GivenWord, record: OwnRecord, pid: int) -> None:
+    # A child made by fork has a copy of the arena, but the word is its parent's.
+    if os.getpid() == pid:
+        file.take_back(word)
+        record.close()
+        try:
+            file.remove_if_last()
+        except OSError as error:
+            logger.debug("%s stays: %s", file.path, error)
+
+
+_held: weakref.WeakValueDictionary[str, SharedArena] = weakref.WeakValueDictionary()
+_one_at_a_time: dict[str, threading.Lock] = {}
+
+
+def share(
+    key: Key, party: Party, stage: Callable[[Told], SharedArena], check: Callable[[SharedArena], None]
+) -> SharedArena | None:
+    """The one arena of that key: this process's, another's, or staged here; None where files are read from disk."""
+    path = meeting_path(key)
+    with _one_at_a_time.setdefault(key.name, threading.Lock()):
+        arena = _held.get(str(path))
+        if arena is None:
+            arena = Meeting(path, party, stage, check, key.root).hold()
+            if arena is not None:
+                _held[str(path)] = arena
+        return arena
+
+
+def _in_a_child() -> None:
+    _one_at_a_time.clear()
+
+
+os.register_at_fork(after_in_child=_in_a_child)

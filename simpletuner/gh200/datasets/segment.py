@@ -8,18 +8,25 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .arena import memory_file
-from .codecs import LARGEST_INPUT, SAMPLE_BYTES, WORTH_IT, Codec
+from .arena import BLOCK_LENGTH
+from .budget import StagingBudget
+from .codecs import SAMPLE_BYTES, WORTH_IT, Codec
 from .listing import SourceFile
+from .mapping import memory_file
 
 # Large files start on a page: the kernel then copies page by page.
 _PAGE_ALIGNED_FROM = 64 << 10
 _SAMPLED_FILES = 64
-# A file's place in the index: its row, and a name of ordinary length.
-_INDEX_BYTES = 128
-# These come from the memory file, not from the file that is read.
-_OUT_OF_MEMORY = frozenset({errno.ENOMEM, errno.ENOSPC})
+# A file's place in the index: its row, its slots in the tables, and a name of ordinary length.
+_INDEX_BYTES = 192
+# These come from the memory file, not from the file that is read: no memory, or a limit of the shell (ulimit -f).
+_NOT_THE_SOURCE = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EFBIG})
 _NO_SENDFILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+# What is compressed, and copied, at once: a file of any size needs no more buffer than this.
+BLOCK_BYTES = 4 << 20
+_STEP_BYTES = 64 << 20
+# A file may compress somewhat worse than its middle.
+_CAUTION = 1.3
 
 
 class SourceChanged(Exception):
@@ -27,11 +34,13 @@ class SourceChanged(Exception):
 
 
 class Placed(NamedTuple):
-    """Where a file's bytes are in its segment."""
+    """Where a file's bytes are in its segment, and the file's times when they were read."""
 
     offset: int
     stored: int
-    compressed: bool
+    blocks: int
+    mtime_ns: int
+    ctime_ns: int
 
 
 class MemorySegment:
@@ -47,63 +56,106 @@ class MemorySegment:
         os.close(self.descriptor)
 
     def add(
-        self, file: SourceFile, codec: Codec | None, admit: Callable[[int], bool], read_ahead: bool
+        self,
+        file: SourceFile,
+        codec: Codec | None,
+        budget: StagingBudget,
+        read_ahead: bool,
+        moved: Callable[[int], None] = lambda size: None,
     ) -> Placed | None:
-        """Appends one file, if `admit` agrees to the size it will take; None if not."""
+        """Appends one file if the budget has room for it; None if not. `moved` is told of every part that was read."""
         try:
             source = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 if read_ahead:
                     os.posix_fadvise(source, 0, 0, os.POSIX_FADV_WILLNEED)
-                packed = _packed(source, file.size, codec) if codec is not None else None
-                if not admit(room_for(file.size if packed is None else len(packed))):
-                    return None
-                with self._lock:
-                    return self._append(source, file, packed)
+                return self._added(source, file, codec, budget, moved)
             finally:
                 os.close(source)
         except OSError as error:
-            if error.errno in _OUT_OF_MEMORY:
+            if error.errno in _NOT_THE_SOURCE:
                 raise
             raise SourceChanged(error.strerror or str(error)) from error
 
-    def _append(self, source: int, file: SourceFile, packed: bytes | None) -> Placed:
-        start = self.position
-        stored = file.size if packed is None else len(packed)
+    def _added(
+        self,
+        source: int,
+        file: SourceFile,
+        codec: Codec | None,
+        budget: StagingBudget,
+        moved: Callable[[int], None],
+    ) -> Placed | None:
+        before = os.fstat(source)
+        if (before.st_size, before.st_mtime_ns) != (file.size, file.mtime_ns):
+            raise SourceChanged("changed since the folder was listed")
+        ratio = codec.ratio(_sample(source, file.size)) if codec is not None else 1.0
+        if codec is not None and ratio < WORTH_IT:
+            most = min(WORTH_IT * file.size, _CAUTION * ratio * file.size + SAMPLE_BYTES)
+            reserved = int(most) + _buffer_bytes(file.size)
+            if budget.reserve(reserved):
+                kept = 0
+                try:
+                    packed = _packed(source, file.size, codec, int(most), moved)
+                    placed = self._appended(source, before, packed, moved) if packed else None
+                    kept = room_for(placed.stored) if placed else 0
+                finally:
+                    budget.settle(reserved, kept)
+                if placed:
+                    return placed
+        if not budget.reserve(room_for(file.size)):
+            return None
+        kept = 0
         try:
-            offset = self._seek(_rounded_up(start, _alignment(stored)))
-            if packed is None:
-                self._copy(source, file.size)
-            else:
-                self._write(packed)
-            status = os.fstat(source)
-            if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
-                raise SourceChanged("changed while it was staged")
-        except (OSError, SourceChanged):
-            os.ftruncate(self.descriptor, start)
-            self._seek(start)
-            raise
-        return Placed(offset, stored, packed is not None)
+            placed = self._appended(source, before, [], moved)
+            kept = room_for(file.size)
+        finally:
+            budget.settle(room_for(file.size), kept)
+        return placed
+
+    def _appended(
+        self, source: int, before: os.stat_result, packed: list[bytes], moved: Callable[[int], None]
+    ) -> Placed:
+        stored = sum(map(len, packed)) if packed else before.st_size
+        # Several blocks have their lengths in front, as one more part.
+        blocks = len(packed) if len(packed) < 2 else len(packed) - 1
+        with self._lock:
+            start = self.position
+            try:
+                offset = self._seek(_rounded_up(start, _alignment(stored)))
+                while packed:
+                    self._write(packed.pop(0))
+                if not blocks:
+                    self._copy(source, before.st_size, moved)
+                if _times(os.fstat(source)) != _times(before):
+                    raise SourceChanged("changed while it was staged")
+            except (OSError, SourceChanged):
+                os.ftruncate(self.descriptor, start)
+                self._seek(start)
+                raise
+        return Placed(offset, stored, blocks, before.st_mtime_ns, before.st_ctime_ns)
 
     def _seek(self, position: int) -> int:
         self.position = os.lseek(self.descriptor, position, os.SEEK_SET)
         return position
 
-    def _copy(self, source: int, size: int) -> None:
+    def _copy(self, source: int, size: int, moved: Callable[[int], None]) -> None:
         copied = 0
         try:
             while copied < size:
-                step = os.sendfile(self.descriptor, source, None, size - copied)
+                step = os.sendfile(self.descriptor, source, None, min(size - copied, _STEP_BYTES))
                 if not step:
                     raise SourceChanged("became shorter while it was staged")
                 copied += step
+                self.position += step
+                moved(step)
         except OSError as error:
             # Not every file system can hand its pages over.
             if error.errno not in _NO_SENDFILE or copied:
                 raise
-            self._write(_read(source, size))
-            return
-        self.position += size
+            for start in range(0, size, BLOCK_BYTES):
+                data = _read(source, start, min(BLOCK_BYTES, size - start))
+                self._write(data)
+                moved(len(data))
 
     def _write(self, data: bytes | bytearray) -> None:
         view = memoryview(data)
@@ -126,7 +178,7 @@ def room_for_all(files: Sequence[SourceFile]) -> int:
 def estimated_room(files: Sequence[SourceFile], codec: Codec) -> int:
     """What they take compressed. A single file must fit as it is: reading it back makes it whole again."""
     largest = max((file.size for file in files), default=0)
-    return max(largest, int(room_for_all(files) * _estimated_ratio(files, codec)))
+    return max(largest, _buffer_bytes(largest) + int(room_for_all(files) * _estimated_ratio(files, codec)))
 
 
 def _alignment(size: int) -> int:
@@ -137,20 +189,35 @@ def _rounded_up(position: int, alignment: int) -> int:
     return -(-position // alignment) * alignment
 
 
-def _packed(source: int, size: int, codec: Codec) -> bytes | None:
-    """The file compressed; None where it is compressed already, judged by its content."""
-    if size > LARGEST_INPUT or not codec.pays_off(_sample(source, size)):
-        return None
-    packed = codec.compress(_read(source, size))
-    return packed if len(packed) < WORTH_IT * size else None
+def _buffer_bytes(size: int) -> int:
+    """What compressing takes at a time: one block as it is, and what the codec makes of it."""
+    return 2 * min(size, BLOCK_BYTES) + SAMPLE_BYTES
 
 
-def _read(source: int, size: int) -> bytearray:
+def _packed(source: int, size: int, codec: Codec, most: int, moved: Callable[[int], None]) -> list[bytes]:
+    """The file compressed, block by block, with their lengths in front if there are several; nothing if above `most`."""
+    parts: list[bytes] = []
+    length = 0
+    for start in range(0, size, BLOCK_BYTES):
+        data = _read(source, start, min(BLOCK_BYTES, size - start))
+        parts.append(codec.compress(data))
+        length += len(parts[-1])
+        if length > most:
+            return []
+        moved(len(data))
+    return parts if len(parts) == 1 else [b"".join(BLOCK_LENGTH.pack(len(part)) for part in parts), *parts]
+
+
+def _times(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _read(source: int, start: int, size: int) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)
     filled = 0
     while filled < size:
-        step = os.preadv(source, [view[filled:]], filled)
+        step = os.preadv(source, [view[filled:]], start + filled)
         if not step:
             raise SourceChanged("became shorter while it was staged")
         filled += step
@@ -175,7 +242,7 @@ def _estimated_ratio(files: Sequence[SourceFile], codec: Codec) -> float:
         finally:
             os.close(source)
         if sample:
-            ratio = len(codec.compress(sample)) / len(sample)
+            ratio = codec.ratio(sample)
             before += file.size
-            after += file.size * (ratio if ratio < WORTH_IT and file.size <= LARGEST_INPUT else 1.0)
+            after += file.size * (ratio if ratio < WORTH_IT else 1.0)
     return after / before if before else 1.0

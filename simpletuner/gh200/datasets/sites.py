@@ -57,6 +57,11 @@ def _refuse_unusable(entries: Sequence[object]) -> None:
         )
 
 
+def any_in_memory() -> bool:
+    known = staged()
+    return known is not None and bool(known.options)
+
+
 def is_in_memory(config: Any) -> bool:
     """Whether the local dataset upstream is about to build was configured to be held in RAM."""
     known = staged()

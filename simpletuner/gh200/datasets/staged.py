@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..run import Run, begin, current
 from ..settings.cache_options import CacheOptions
 from ..settings.schema import InMemory
 from ..settings.sources import read_settings
+from .folder import lies_in
 
 if TYPE_CHECKING:
     from .backend import GH200InMemoryBackend
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder to stage, by its real path, and the dataset it is staged for."""
+
+    dataset: str
+    root: str
+    options: InMemory
 
 
 class StagedDatasets:
     def __init__(self, run: Run) -> None:
         self.options: dict[str, InMemory] = {}
         self.entries: dict[str, dict[str, Any]] = {}
+        # Whether a bad setting ends the process, as in a training run, or is raised to who embeds the Trainer.
+        self.exit_on_error = False
         self.backends: weakref.WeakSet[GH200InMemoryBackend] = weakref.WeakSet()
 
     def forget(self) -> None:
@@ -27,6 +41,24 @@ class StagedDatasets:
 
     def remember(self, name: str, options: InMemory, entry: dict[str, Any]) -> None:
         self.options[name], self.entries[name] = options, entry
+
+    def outermost(self, own: Source) -> Source:
+        """The largest configured folder this one lies in, so that the files of both are in RAM once."""
+        found = own
+        for name, entry in self.entries.items():
+            options, folder = self.options[name], entry.get("instance_data_dir")
+            if isinstance(folder, str) and folder.strip() and options.compression == own.options.compression:
+                root = os.path.realpath(folder.strip())
+                if root != found.root and lies_in(found.root, root) and os.path.isdir(root):
+                    found = Source(name, root, options)
+        return found
+
+    def overlaps(self, folder: str) -> bool:
+        """Whether a folder lies in one that is held in RAM, or the other way round."""
+        held = (entry.get("instance_data_dir") for entry in self.entries.values())
+        roots = [os.path.realpath(root.strip()) for root in held if isinstance(root, str) and root.strip()]
+        own = os.path.realpath(folder) if folder else None
+        return own is not None and any(lies_in(own, root) or lies_in(root, own) for root in roots)
 
     def live(self) -> list[GH200InMemoryBackend]:
         return [backend for backend in self.backends if backend.staged_files]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+import errno
 import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,37 +17,35 @@ from ..errors import GH200Error
 from ..memory.limits import Limit, memory_limits, over_limit, spoken_size
 from ..memory.numa import keep_to_cpu_memory
 from ..run import current
-from .arena import Row, SharedArena, create_arena
+from .arena import SharedArena, create_arena
+from .budget import StagingBudget
 from .codecs import Codec, load_codec
+from .index import Row
 from .listing import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
-from .segment import MemorySegment, SourceChanged, estimated_room, room_for_all
+from .progress import Progress, Told, bar, nobody
+from .segment import BLOCK_BYTES, MemorySegment, SourceChanged, estimated_room, room_for_all
 
 if TYPE_CHECKING:
     from ..settings.schema import InMemory
 
 logger = logging.getLogger("gh200.in_memory")
 
+# After staging, what nobody has to wait for: the page cache is given back, huge pages are made.
 PAGE_CACHE_THREAD = "gh200-page-cache"
 _SHOWN_PROBLEMS = 20
 # Each is a descriptor in every process that attaches.
 _MOST_SEGMENTS = 16
 _TICK_SECONDS = 0.2
 _KINDS = Kinds()
+_LIMITS_OF_THE_SHELL = {
+    errno.ENOMEM: "there is no memory left, or a limit of the shell is in the way (ulimit -v)",
+    errno.EFBIG: "a limit of the shell is in the way (ulimit -f)",
+    errno.EMFILE: "a limit of the shell is in the way (ulimit -n)",
+}
 
 
-@dataclass
-class StagingBudget:
-    """The bytes all threads together may still take."""
-
-    limit: Limit
-    used: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def take(self, size: int) -> bool:
-        with self.lock:
-            fits = self.used + size <= self.limit.bytes
-            self.used += size if fits else 0
-            return fits
+class StagingFailed(GH200Error):
+    """The system stopped a staging half-way."""
 
 
 @dataclass
@@ -57,15 +55,20 @@ class Job:
     dataset: str
     listing: Listing
     options: InMemory
-    kinds: Kinds
     codec: Codec | None
     budget: StagingBudget
     rows: list[Row | None]
     numbers: Iterator[int]
+    progress: Progress
     problems: list[str] = field(default_factory=list)
     left_out: list[int] = field(default_factory=list)
     policy_problems: set[str] = field(default_factory=set)
     stop: threading.Event = field(default_factory=threading.Event)
+    taking: threading.Lock = field(default_factory=threading.Lock)
+
+    def next_number(self) -> int | None:
+        with self.taking:
+            return next(self.numbers, None)
 
 
 class Worker:
@@ -73,25 +76,24 @@ class Worker:
 
     def __init__(self, job: Job, segment: MemorySegment, shares: bool) -> None:
         self.job, self.segment, self.shares = job, segment, shares
-        self.done_bytes = 0
 
     def run(self) -> None:
         if problem := keep_to_cpu_memory():
             self.job.policy_problems.add(problem)
         files = self.job.listing.files
-        while not self.job.stop.is_set() and (number := next(self.job.numbers)) < len(files):
+        while not self.job.stop.is_set() and (number := self.job.next_number()) is not None:
             try:
                 self._stage(number, files[number])
             except SourceChanged as changed:
                 self.job.problems.append(f"{files[number].path}: {changed}")
-            self.done_bytes += files[number].size
 
     def _stage(self, number: int, file: SourceFile) -> None:
         job = self.job
-        placed = self.segment.add(file, job.codec, job.budget.take, self.shares)
+        placed = self.segment.add(file, job.codec, job.budget, self.shares, job.progress.move)
         if placed is not None:
-            where = (self.segment.number, placed.compressed, placed.offset, placed.stored)
-            job.rows[number] = Row(*where, file.size, file.mtime_ns, file.device, file.inode)
+            where = (self.segment.number, placed.blocks, placed.offset, placed.stored)
+            seen = (file.size, placed.mtime_ns, placed.ctime_ns, file.device, file.inode)
+            job.rows[number] = Row(*where, *seen)
         elif job.options.on_limit == "partial":
             job.left_out.append(number)
         else:
@@ -99,11 +101,34 @@ class Worker:
             raise over_limit(job.dataset, need, job.budget.limit, estimated=True, compressed=job.codec is not None)
 
 
-def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds = _KINDS) -> SharedArena:
+def stage(
+    dataset: str,
+    root: str | os.PathLike[str],
+    options: InMemory,
+    kinds: Kinds = _KINDS,
+    told: Told = nobody,
+) -> SharedArena:
     """Checks the limits, then reads the whole folder into a new arena; one log line at the end says what was done."""
+    try:
+        return _stage(dataset, root, options, kinds, Progress(told))
+    except (OSError, MemoryError, RuntimeError) as error:
+        number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
+        why = _LIMITS_OF_THE_SHELL.get(number) if number is not None else None
+        raise StagingFailed(
+            f'The in-memory dataset "{dataset}" could not be staged.',
+            where=os.fspath(root),
+            why=f"{error or type(error).__name__}" + (f"; {why}" if why else ""),
+            fix="raise the limit that is named, use fewer in_memory.num_workers, or set the dataset's type to local",
+        ) from error
+
+
+def _stage(
+    dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds, progress: Progress
+) -> SharedArena:
     began = time.monotonic()
     codec = load_codec(options.compression)
-    listing = list_dataset(root)
+    progress.begin("listing")
+    listing = list_dataset(root, progress.move)
     if not listing.files:
         raise GH200Error(
             f'The in-memory dataset "{dataset}" has nothing to stage.',
@@ -113,9 +138,8 @@ def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: 
         )
     limit = check_limits(dataset, listing, options, codec)
     rows: list[Row | None] = [None] * len(listing.files)
-    job = Job(
-        dataset, listing, options, kinds, codec, StagingBudget(limit), rows, itertools.count(), list(listing.problems)
-    )
+    numbers = iter(_in_order(listing.files, options))
+    job = Job(dataset, listing, options, codec, StagingBudget(limit), rows, numbers, progress, list(listing.problems))
     count = min(options.workers, len(listing.files))
     segments = [MemorySegment(number) for number in range(min(count, _MOST_SEGMENTS))]
     workers = [Worker(job, segments[number % len(segments)], count > len(segments)) for number in range(count)]
@@ -125,12 +149,36 @@ def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: 
         for segment in segments:
             segment.close()
         raise
+    progress.begin("indexing")
     arena = _arena_of(job, [segment.descriptor for segment in segments])
     _report(job, time.monotonic() - began)
     # A quarter of the staging time, and nobody has to wait for it.
     staged = [file for file, row in zip(listing.files, job.rows, strict=True) if row is not None]
-    threading.Thread(target=drop_page_cache, args=(staged, kinds), name=PAGE_CACHE_THREAD, daemon=True).start()
+    work = (weakref.ref(arena), arena.huge_steps(), staged, kinds)
+    threading.Thread(target=_afterwards, args=work, name=PAGE_CACHE_THREAD, daemon=True).start()
     return arena
+
+
+def _in_order(files: list[SourceFile], options: InMemory) -> list[int]:
+    """What comes first is held where only a part fits."""
+    if options.partial_order == "listing" or options.on_limit != "partial":
+        return list(range(len(files)))
+    return sorted(range(len(files)), key=lambda number: files[number].size, reverse=options.partial_order == "largest")
+
+
+def _afterwards(
+    found: weakref.ref[SharedArena], steps: list[tuple[int, int]], staged: list[SourceFile], kinds: Kinds
+) -> None:
+    for segment, step in steps:
+        # The thread must not be what keeps the memory.
+        if (arena := found()) is None:
+            break
+        problem = arena.collapse(segment, step)
+        del arena
+        if problem:
+            logger.debug("No huge pages for the dataset in RAM: %s", problem)
+            break
+    drop_page_cache(staged, kinds)
 
 
 def check_limits(dataset: str, listing: Listing, options: InMemory, codec: Codec | None) -> Limit:
@@ -145,33 +193,24 @@ def check_limits(dataset: str, listing: Listing, options: InMemory, codec: Codec
 
 
 def _run(job: Job, workers: list[Worker]) -> None:
+    job.progress.begin("reading", job.listing.bytes)
     with ThreadPoolExecutor(len(workers), thread_name_prefix="gh200-staging") as pool:
-        futures = [pool.submit(worker.run) for worker in workers]
         try:
-            _watch(job, workers, futures)
+            futures = [pool.submit(worker.run) for worker in workers]
+            _watch(job, futures)
         finally:
             job.stop.set()
     for future in futures:
         future.result()
 
 
-def _watch(job: Job, workers: list[Worker], futures: list[Future[None]]) -> None:
-    with _progress_bar(job) as bar:
+def _watch(job: Job, futures: list[Future[None]]) -> None:
+    with bar(f"Staging {job.dataset}", job.listing.bytes) as shown:
         waiting = True
         while waiting:
             done, pending = wait(futures, timeout=_TICK_SECONDS, return_when=FIRST_EXCEPTION)
-            bar.update(sum(worker.done_bytes for worker in workers) - bar.n)
+            shown.update(min(job.progress.done, job.listing.bytes) - shown.n)
             waiting = bool(pending) and not any(future.exception() for future in done)
-
-
-@contextmanager
-def _progress_bar(job: Job):  # type: ignore[no-untyped-def]
-    from tqdm import tqdm
-
-    with tqdm(
-        total=job.listing.bytes, unit="B", unit_scale=True, desc=f"Staging {job.dataset}", mininterval=0.5
-    ) as bar:
-        yield bar
 
 
 def _arena_of(job: Job, segments: list[int]) -> SharedArena:
@@ -179,7 +218,10 @@ def _arena_of(job: Job, segments: list[int]) -> SharedArena:
     rows = [row for row in job.rows if row is not None]
     numbers = {old: new for new, old in enumerate(old for old, row in enumerate(job.rows) if row is not None)}
     names = [(name, numbers[old]) for name, old in job.listing.names if old in numbers]
-    return create_arena(job.listing.root, job.codec.name if job.codec else None, rows, names, segments)
+    left = sum(job.listing.files[number].size for number in job.left_out)
+    more = {"block": BLOCK_BYTES, "left_out": len(job.left_out), "left_out_bytes": left, "dataset": job.dataset}
+    more["bytes"] = sum(row.size for row in rows)
+    return create_arena(job.listing.root, job.codec.name if job.codec else None, rows, names, segments, more)
 
 
 def _report(job: Job, seconds: float) -> None:
@@ -195,20 +237,22 @@ def _report(job: Job, seconds: float) -> None:
         told = {"files": len(rows), "bytes": size, "bytes in RAM": stored, "seconds": round(seconds, 3)}
         run.measure(f"Staged into RAM: {job.dataset}", lambda: told)
     if job.left_out:
-        left = sum(job.listing.files[number].size for number in job.left_out)
-        logger.warning(
-            "(id=%s) %d files (%s) did not fit and are read from disk; limit: %s, %s.",
-            *(
-                job.dataset,
-                len(job.left_out),
-                spoken_size(left),
-                job.budget.limit.name,
-                spoken_size(job.budget.limit.bytes),
-            ),
-        )
+        _report_left_out(job)
     report_files(job.dataset, "could not be staged and are read from disk", job.problems)
     for problem in job.policy_problems:
         logger.warning("(id=%s) Pages could not be kept out of GPU memory: %s", job.dataset, problem)
+
+
+def _report_left_out(job: Job) -> None:
+    files = [job.listing.files[number] for number in sorted(job.left_out)]
+    left, limit = sum(file.size for file in files), job.budget.limit
+    report_files(
+        job.dataset,
+        f"of {len(job.rows)} ({spoken_size(left)}, {left / max(job.listing.bytes, 1):.1%} of the bytes) did not fit and "
+        f"are read from disk; limit: {limit.name}, {spoken_size(limit.bytes)}; "
+        f'partial_order is "{job.options.partial_order}"',
+        [f"{file.path}: {spoken_size(file.size)}" for file in files],
+    )
 
 
 def report_files(dataset: str, what: str, problems: list[str]) -> None:

@@ -208,6 +208,14 @@ class InMemory(ConfigBlock):
         "error",
         description="When the dataset is larger than the limit: stop, or hold what fits and read the rest from disk.",
     )
+    partial_order: Literal["listing", "smallest", "largest"] = Field(
+        "listing", description="Which files come first where only a part fits (`on_limit` is `partial`)."
+    )
+    patience_seconds: AboveZero = Field(
+        120,
+        description="How long to wait for another process that stages the folder and makes no progress, before reading "
+        "from disk.",
+    )
     release_after_cache: bool = Field(
         False, description="Free the RAM once the VAE cache is built and nothing reads the source files any more."
     )
