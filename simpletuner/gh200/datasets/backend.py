@@ -23,7 +23,7 @@ from .media import opened_by_path
 from .places import Key
 from .rendezvous import NoMeeting, Party, Run, StagerFailed, share
 from .sites import REPRESENTATION_KEY
-from .staged import Source, staged
+from .staged import Source, outermost, staged
 from .staging import report_files, stage
 
 logger = logging.getLogger("gh200.in_memory")
@@ -61,7 +61,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
     def _staged_or_attached(self, root: str) -> StagedFolder | None:
         known = staged()
         own = Source(str(self.id), os.path.realpath(root), self.options)
-        outer = known.outermost(own) if known is not None else own
+        outer = outermost(own, known.sources()) if known is not None else own
         folder = self._folder_of(outer, root)
         if outer is own or folder is None or folder.is_staged():
             return folder

@@ -44,6 +44,9 @@ class GivenWord(NamedTuple):
 class MeetingFile:
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Locks of one process do not keep its own threads apart.
+        self.busy = threading.Lock()
+        self._own: set[GivenWord] = set()
         self._descriptor = self._opened()
 
     def _opened(self) -> int:
@@ -79,8 +82,10 @@ class MeetingFile:
 
     def give(self, word: GivenWord) -> None:
         self._set(fcntl.F_WRLCK, word.position)
+        self._own.add(word)
 
     def take_back(self, word: GivenWord) -> None:
+        self._own.discard(word)
         self._set(fcntl.F_UNLCK, word.position)
 
     def words(self) -> list[GivenWord]:
@@ -97,13 +102,19 @@ class MeetingFile:
             yield from self._words(word.position + 1, last)
 
     def remove_if_last(self) -> None:
-        """Where no other process has anything to do with it. One that has just opened it will notice."""
-        if self._set(fcntl.F_WRLCK, _CLAIM):
-            try:
-                if self._is_there() and not self.words():
-                    self.path.unlink(missing_ok=True)
-            finally:
-                self.let_go()
+        """Where neither this process nor another has anything to do with it. One that has just opened it will notice."""
+        # It may be the end of an arena, and that may come at any moment of this process: it never waits.
+        if not self.busy.acquire(blocking=False):
+            return
+        try:
+            if not self._own and self._set(fcntl.F_WRLCK, _CLAIM):
+                try:
+                    if self._is_there() and not self.words():
+                        self.path.unlink(missing_ok=True)
+                finally:
+                    self.let_go()
+        finally:
+            self.busy.release()
 
     def _set(self, kind: int, position: int) -> bool:
         wanted = _FLOCK.pack(kind, os.SEEK_SET, position, 1, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -297,7 +296,6 @@ def _withdraw(file: MeetingFile, word: GivenWord, record: OwnRecord, pid: int) -
 
 
 _held: weakref.WeakValueDictionary[str, SharedArena] = weakref.WeakValueDictionary()
-_one_at_a_time: dict[str, threading.Lock] = {}
 
 
 def share(
@@ -305,17 +303,10 @@ def share(
 ) -> SharedArena | None:
     """The one arena of that key: this process's, another's, or staged here; None where files are read from disk."""
     path = meeting_path(key)
-    with _one_at_a_time.setdefault(key.name, threading.Lock()):
+    with meeting_file(path).busy:
         arena = _held.get(str(path))
         if arena is None:
             arena = Meeting(path, party, stage, check, key.root).hold()
             if arena is not None:
                 _held[str(path)] = arena
         return arena
-
-
-def _in_a_child() -> None:
-    _one_at_a_time.clear()
-
-
-os.register_at_fork(after_in_child=_in_a_child)

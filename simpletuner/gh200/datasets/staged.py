@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,25 @@ class Source:
     options: InMemory
 
 
+def sources_of(entries: Sequence[Mapping[str, Any]], options: Mapping[str, InMemory]) -> list[Source]:
+    """The folders of entries that have one and are held in RAM."""
+    found = []
+    for entry in entries:
+        name, folder = str(entry.get("id", "")), entry.get("instance_data_dir")
+        if name in options and isinstance(folder, str) and folder.strip():
+            found.append(Source(name, os.path.realpath(folder.strip()), options[name]))
+    return found
+
+
+def outermost(own: Source, others: Sequence[Source]) -> Source:
+    """The largest configured folder this one lies in, so that the files of both are in RAM once."""
+    for other in others:
+        same = other.options.compression == own.options.compression
+        if same and other.root != own.root and lies_in(own.root, other.root) and os.path.isdir(other.root):
+            return outermost(other, others)
+    return own
+
+
 class StagedDatasets:
     def __init__(self, run: Run) -> None:
         self.options: dict[str, InMemory] = {}
@@ -42,23 +62,14 @@ class StagedDatasets:
     def remember(self, name: str, options: InMemory, entry: dict[str, Any]) -> None:
         self.options[name], self.entries[name] = options, entry
 
-    def outermost(self, own: Source) -> Source:
-        """The largest configured folder this one lies in, so that the files of both are in RAM once."""
-        found = own
-        for name, entry in self.entries.items():
-            options, folder = self.options[name], entry.get("instance_data_dir")
-            if isinstance(folder, str) and folder.strip() and options.compression == own.options.compression:
-                root = os.path.realpath(folder.strip())
-                if root != found.root and lies_in(found.root, root) and os.path.isdir(root):
-                    found = Source(name, root, options)
-        return found
+    def sources(self) -> list[Source]:
+        return sources_of(list(self.entries.values()), self.options)
 
     def overlaps(self, folder: str) -> bool:
         """Whether a folder lies in one that is held in RAM, or the other way round."""
-        held = (entry.get("instance_data_dir") for entry in self.entries.values())
-        roots = [os.path.realpath(root.strip()) for root in held if isinstance(root, str) and root.strip()]
-        own = os.path.realpath(folder) if folder else None
-        return own is not None and any(lies_in(own, root) or lies_in(root, own) for root in roots)
+        own = os.path.realpath(folder)
+        roots = [source.root for source in self.sources()] if folder else []
+        return any(lies_in(own, root) or lies_in(root, own) for root in roots)
 
     def live(self) -> list[GH200InMemoryBackend]:
         return [backend for backend in self.backends if backend.staged_files]

@@ -1,0 +1,272 @@
+"""What a staging takes and says, what a check of the files sees, and what a rank keeps for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from simpletuner.gh200.datasets.arena import SharedArena
+from simpletuner.gh200.datasets.budget import StagingBudget
+from simpletuner.gh200.datasets.check import forget_changed
+from simpletuner.gh200.datasets.folder import StagedFolder, lies_in
+from simpletuner.gh200.datasets.media import opened_by_path
+from simpletuner.gh200.datasets.staged import Source, outermost
+from simpletuner.gh200.datasets.staging import StagingFailed, stage
+from simpletuner.gh200.datasets.validity import CHUNK, Reason
+from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, size_text
+from simpletuner.gh200.settings.schema import InMemory
+
+pytestmark = pytest.mark.unit
+
+
+def make(root: Path, count: int, size: int = 1000) -> list[Path]:
+    root.mkdir(parents=True, exist_ok=True)
+    files = [root / f"{number:05}.bin" for number in range(count)]
+    for path in files:
+        path.write_bytes(os.urandom(size))
+    return files
+
+
+def test_fleet_two_files_swapped_are_seen_at_the_check(tmp_path: Path) -> None:
+    one, two, three = make(tmp_path / "data", 3)
+    for path in (one, two, three):
+        os.utime(path, ns=(7, 7))
+    arena = stage("x", tmp_path / "data", InMemory())
+    assert forget_changed(arena) == []
+    one.rename(tmp_path / "away")
+    two.rename(one)
+    (tmp_path / "away").rename(two)
+    problems = forget_changed(arena)
+    assert {problem.split(": ")[0] for problem in problems} == {str(one), str(two)}
+    assert arena.find(str(one)) is None and arena.find(str(three)) is not None
+
+
+def test_fleet_a_file_rewritten_with_its_old_time_is_seen_at_the_check(tmp_path: Path) -> None:
+    (one, other) = make(tmp_path, 2)
+    before = one.stat()
+    arena = stage("x", tmp_path, InMemory())
+    one.write_bytes(os.urandom(1000))
+    os.utime(one, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert [problem.split(": ")[0] for problem in forget_changed(arena)] == [str(one)]
+    assert arena.find(str(other)) is not None
+
+
+def test_fleet_a_link_more_or_other_rights_are_no_change(tmp_path: Path) -> None:
+    one, two = make(tmp_path / "data", 2)
+    arena = stage("x", tmp_path / "data", InMemory(compression="zlib"))
+    (tmp_path / "link").hardlink_to(one)
+    two.chmod(0o640)
+    assert forget_changed(arena) == [] and arena.find(str(one)) is not None and arena.find(str(two)) is not None
+    # And the look inside is not repeated at every check.
+    assert arena.validity.ctimes[0] == one.stat().st_ctime_ns
+
+
+def test_fleet_a_part_that_another_has_checked_since_is_not_checked_again(tmp_path: Path) -> None:
+    files = make(tmp_path, 2 * CHUNK + 5, 10)
+    arena = stage("x", tmp_path, InMemory())
+    files[3].unlink()
+    files[-1].unlink()
+    # As if another process had looked at the first part after this check began, and at the others before.
+    arena.validity.stamps[0] = time.monotonic_ns() + 10**12
+    assert [problem.split(": ")[0] for problem in forget_changed(arena)] == [str(files[-1])]
+    arena.validity.stamps[0] = 0
+    assert [problem.split(": ")[0] for problem in forget_changed(arena)] == [str(files[3])]
+
+
+def test_fleet_what_another_process_found_is_reported_here_once(tmp_path: Path) -> None:
+    files = make(tmp_path, 5)
+    arena = stage("x", tmp_path, InMemory())
+    arena.forget(2, Reason.CHANGED)
+    assert forget_changed(arena) == [f"{files[2]}: {Reason.CHANGED.text}"]
+    assert forget_changed(arena) == []
+
+
+def test_fleet_a_check_goes_on_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = make(tmp_path, 4 * CHUNK, 1)
+    arena = stage("x", tmp_path, InMemory())
+    seen: set[int] = set()
+    usual = os.stat
+
+    def slow(path: object, *rest: object, **more: object) -> os.stat_result:
+        seen.add(threading.get_ident())
+        if len(seen) == 1:
+            time.sleep(0.0001)
+        return usual(path, *rest, **more)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr("simpletuner.gh200.datasets.check.os.stat", slow)
+    files[-1].unlink()
+    assert len(forget_changed(arena)) == 1 and len(seen) > 1
+
+
+PEAK = """
+import json, os, resource, sys, threading, time
+from simpletuner.gh200.datasets import staging
+from simpletuner.gh200.settings.schema import InMemory
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+arena = staging.stage("x", sys.argv[1], InMemory(compression="zlib", memory_limit_gb=0.1, num_workers=8))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+same = all(arena.read(number) == open(name, "rb").read() for name, number in arena.names())
+print(json.dumps({"buffers": (peak - before) * 1024, "stored": sum(arena.segment_sizes), "same": same}))
+"""
+
+
+def test_fleet_buffers_of_a_codec_are_part_of_the_budget(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.bmp").write_bytes((os.urandom(1000) + bytes(14_000)) * 3300)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", PEAK, tmp_path], env=environment, capture_output=True, text=True)
+    told = json.loads(done.stdout)
+    assert told["same"] and told["buffers"] + told["stored"] <= 0.1 * GB, told
+
+
+def test_fleet_a_budget_waits_for_what_others_give_back_and_never_goes_over() -> None:
+    budget = StagingBudget(Limit("operator", "x", 100))
+    assert budget.reserve(80) and not budget.used
+    got: list[bool] = []
+    thread = threading.Thread(target=lambda: got.append(budget.reserve(60)))
+    thread.start()
+    time.sleep(0.1)
+    assert not got
+    budget.settle(80, 30)
+    thread.join()
+    assert got == [True] and budget.used == 30
+    budget.settle(60, 60)
+    assert not budget.reserve(11) and budget.reserve(10)
+
+
+@pytest.mark.parametrize(("order", "first"), [("listing", "a"), ("smallest", "c"), ("largest", "b")])
+def test_fleet_partial_order_says_what_is_held_first(
+    tmp_path: Path, order: str, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, size in (("a", 50_000), ("b", 60_000), ("c", 10_000)):
+        (tmp_path / name).write_bytes(os.urandom(size))
+    options = InMemory(on_limit="partial", partial_order=order, memory_limit_gb=62e-6, num_workers=1)
+    arena = stage("x", tmp_path, options)
+    held = {Path(name).name for name, _ in arena.names()}
+    assert first in held and (held == {"b"}) == (order == "largest")
+    left = next(name for name in "ab" if name not in held)
+    assert "did not fit" in caplog.text and f"{tmp_path / left}: 0.0" in caplog.text and "% of the bytes" in caplog.text
+
+
+def test_fleet_small_sizes_are_shown_in_megabytes(tmp_path: Path) -> None:
+    make(tmp_path, 3, 40_000)
+    with pytest.raises(OverMemoryLimit, match=r"needs 0\.12\d MB of RAM, 0\.050 MB may be used"):
+        stage("x", tmp_path, InMemory(memory_limit_gb=5e-5))
+    assert size_text(3 * GB) == "3.000 GB" and size_text(12_345_678) == "12.346 MB"
+
+
+LIMITED = """
+import resource, sys
+from simpletuner.gh200.datasets.staging import StagingFailed, stage
+from simpletuner.gh200.settings.schema import InMemory
+stage("warm", sys.argv[1], InMemory(num_workers=2))
+resource.setrlimit(getattr(resource, sys.argv[2]), (int(sys.argv[3]),) * 2)
+try:
+    stage("x", sys.argv[1], InMemory(num_workers=2))
+except StagingFailed as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "says"), [("RLIMIT_FSIZE", 1000, "ulimit -f"), ("RLIMIT_NOFILE", 5, "ulimit -n")]
+)
+def test_fleet_a_limit_of_the_shell_is_one_clear_error(tmp_path: Path, limit: str, value: int, says: str) -> None:
+    make(tmp_path, 4, 100_000)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", LIMITED, str(tmp_path), limit, str(value)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert says in done.stdout and "Traceback" not in done.stderr, done.stderr
+
+
+def test_fleet_a_thread_that_cannot_be_started_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, 4)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(StagingFailed, match="new thread"):
+        stage("x", tmp_path, InMemory(num_workers=4))
+
+
+def test_fleet_a_rank_keeps_nothing_per_file_for_itself(tmp_path: Path) -> None:
+    """Allocated by Python, for an arena that is open, was read from and was written to."""
+    import tracemalloc
+
+    files = make(tmp_path, 3000, 10)
+    arena = stage("x", tmp_path, InMemory())
+    handle = arena.handle()
+    from simpletuner.gh200.datasets.arena import attach
+
+    tracemalloc.start()
+    again = attach(handle)
+    assert again.find(str(files[7])) is not None
+    again.forget_file(files[9].stat().st_dev, files[9].stat().st_ino)
+    assert again.find(str(files[9])) is None and forget_changed(again) == []
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held / len(files) < 30
+
+
+def test_fleet_a_folder_inside_the_staged_one_is_read_under_its_own_name(tmp_path: Path) -> None:
+    files = make(tmp_path / "data/sub", 3)
+    (tmp_path / "alias").symlink_to(tmp_path / "data/sub")
+    arena = stage("x", tmp_path / "data", InMemory())
+    for root in (tmp_path / "data/sub", tmp_path / "alias", tmp_path / "data"):
+        assert StagedFolder(arena, str(root)).is_staged()
+    inner = StagedFolder(arena, str(tmp_path / "alias"))
+    for path in (tmp_path / "alias" / files[1].name, files[1]):
+        number = inner.find(str(path))
+        assert number is not None and arena.read(number) == files[1].read_bytes()
+    assert inner.find(str(tmp_path / "data/other")) is None
+    (tmp_path / "data/none").mkdir()
+    assert not StagedFolder(arena, str(tmp_path / "data/none")).is_staged()
+
+
+def test_fleet_folders_inside_each_other_are_staged_once_where_the_codec_is_one(tmp_path: Path) -> None:
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    make_source = lambda name, folder, codec=None: Source(name, str(tmp_path / folder), InMemory(compression=codec))  # noqa: E731
+    outer, middle, inner = make_source("1", "a"), make_source("2", "a/b"), make_source("3", "a/b/c")
+    packed = make_source("4", "a/b/c", "lz4")
+    every = [inner, packed, middle, outer]
+    assert outermost(inner, every) == outer == outermost(outer, every) and outermost(packed, every) == packed
+    assert lies_in("/a/b", "/a") and lies_in("/a", "/a") and not lies_in("/ab", "/a") and lies_in("/a", "/")
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_fleet_a_path_leads_to_the_staged_bytes_for_another_process_too(
+    tmp_path: Path, compression: str | None
+) -> None:
+    clip = tmp_path / "clip.mp4"
+    clip.write_bytes(b"moov" * 100_000)
+    arena = stage("x", tmp_path, InMemory(compression=compression))
+    number = arena.find(str(clip))
+    assert number is not None
+    before = len(os.listdir("/proc/self/fd"))
+    with opened_by_path(arena, number, str(clip)) as path:
+        clip.unlink()
+        assert path.endswith("/clip.mp4") and Path(path).read_bytes() == b"moov" * 100_000
+        told = subprocess.run(["wc", "-c", path], capture_output=True, text=True, check=True)
+        assert told.stdout.startswith("400000 ")
+    assert not os.path.lexists(path) and len(os.listdir("/proc/self/fd")) == before
+
+
+def test_fleet_large_files_are_compressed_in_blocks(tmp_path: Path) -> None:
+    data = (os.urandom(3000) + bytes(7000)) * 1000
+    (tmp_path / "large.npy").write_bytes(data)
+    for codec in ("zlib", "lz4", "zstd", "snappy"):
+        arena: SharedArena = stage("x", tmp_path, InMemory(compression=codec))
+        (row,) = [arena.row(number) for number in range(arena.files)]
+        assert row.blocks == 3 and row.stored < len(data) / 2 and arena.read(0) == data
+    assert resource.getpagesize()
