@@ -39,6 +39,7 @@ DIAGNOSTIC = "tests/unit/test_diagnostic_cli.py"
 ALLOCATION = "tests/unit/test_diagnostic_allocation.py"
 REBASE = "tests/unit/test_rebase_cli.py"
 SETUP = "tests/unit/test_setup.py"
+STAGE = "tests/unit/test_fleet_command.py"
 BENCH = "tests/unit/test_unified_bench.py"
 SCRIPTS = "tests/fork/test_validation_scripts.py"
 EXAMPLE = Elsewhere("tests/unit/test_docs.py::test_the_worked_example_of_a_rebase", "worked example")
@@ -98,6 +99,15 @@ COMMANDS: dict[str, How] = {
     "python train.py": LAUNCH,
     "python -m simpletuner.gh200.ramp config/your_config.json": Run(),
     "python -m simpletuner.gh200.ramp --processes 1 --plot ramp.png config/your_config.json": Run(marks=("slow",)),
+    "python -m simpletuner.gh200.stage config/your_config.json --for 8h": Elsewhere(
+        f"{STAGE}::test_fleet_kept_a_run_attaches_and_goes_on_when_it_is_dropped", "--for"
+    ),
+    "python -m simpletuner.gh200.stage list": Elsewhere(
+        f"{STAGE}::test_fleet_kept_a_run_attaches_and_goes_on_when_it_is_dropped", "list"
+    ),
+    "python -m simpletuner.gh200.stage drop": Elsewhere(
+        f"{STAGE}::test_fleet_kept_a_run_attaches_and_goes_on_when_it_is_dropped", "drop"
+    ),
     # figures
     "nvidia-smi dmon -s u": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),
     "nvidia-smi dmon -s pucm -d 5": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),

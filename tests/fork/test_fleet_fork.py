@@ -1,0 +1,125 @@
+"""Several backends of the real fork on the same files: what one writes all see, and audio and video come from RAM."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simpletuner.gh200 import hooks
+from simpletuner.gh200.datasets import sites as in_memory_sites
+from simpletuner.gh200.datasets.staged import staged_for_use
+from simpletuner.gh200.memory.limits import OverMemoryLimit
+
+
+@pytest.fixture(scope="module")
+def lab() -> Any:
+    return importlib.import_module("in_memory_lab")
+
+
+@pytest.fixture
+def tree(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    lab.make_tree(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def built(lab: Any, name: str, root: Path) -> Any:
+    config = lab.Config(root)
+    config.id = name
+    return hooks.local_backend(config, lab.LocalDataBackend(None, name))
+
+
+def entry(name: str, root: Path, **more: Any) -> dict[str, Any]:
+    return {"id": name, "type": "in_memory", "instance_data_dir": str(root), **more}
+
+
+def test_fleet_two_ids_on_one_folder_are_one_memory_and_see_each_others_changes(lab: Any, tree: Path) -> None:
+    (tree.parent / "alias").symlink_to(tree)
+    in_memory_sites.dataset_entries([entry("a", tree), entry("b", tree.parent / "alias")])
+    one, two = built(lab, "a", tree), built(lab, "b", tree.parent / "alias")
+    assert one._arena is two._arena is not None
+    one.write(str(tree / "a.txt"), b"new")
+    assert two.read(str(tree.parent / "alias/a.txt")) == two.read(str(tree / "a.txt")) == b"new"
+    two.delete(str(tree.parent / "alias/sub/b.txt"))
+    with pytest.raises(FileNotFoundError):
+        one.read(str(tree / "sub/b.txt"))
+
+
+@pytest.mark.parametrize("order", [("outer", "inner"), ("inner", "outer")])
+@pytest.mark.parametrize("codec", [None, "lz4"])
+def test_fleet_a_dataset_inside_another(lab: Any, tree: Path, order: tuple[str, str], codec: str | None) -> None:
+    roots = {"outer": tree, "inner": tree / "sub"}
+    in_memory_sites.dataset_entries(
+        [entry("outer", tree), entry("inner", tree / "sub", in_memory={"compression": codec})]
+    )
+    backends = {name: built(lab, name, roots[name]) for name in order}
+    assert (backends["outer"]._arena is backends["inner"]._arena) is (codec is None)
+    path = str(tree / "sub/b.txt")
+    assert all(backend.view(path) is not None or codec for backend in backends.values())
+    backends[order[0]].write(path, b"new")
+    assert backends[order[1]].read(path) == b"new"
+
+
+def test_fleet_a_local_dataset_on_the_same_folder_is_seen_too(lab: Any, tree: Path) -> None:
+    in_memory_sites.dataset_entries(
+        [entry("ram", tree), {"id": "disk", "type": "local"}, {"id": "far", "type": "local"}]
+    )
+    ram, disk = built(lab, "ram", tree), built(lab, "disk", tree / "sub")
+    assert ram.read(str(tree / "sub/b.txt")) == b"a gradient"
+    disk.write(str(tree / "sub/b.txt"), b"by the local one")
+    assert ram.read(str(tree / "sub/b.txt")) == b"by the local one"
+    assert type(built(lab, "far", tree.parent / "elsewhere")) is lab.LocalDataBackend
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"in_memory": {"memory_limit_gb": 1e-6}}, "may be used"),
+        ({"instance_data_dir": "{root}/a.txt"}, "Not a directory"),
+    ],
+)
+def test_fleet_a_folder_or_limit_that_cannot_be_used_is_exit_2(
+    lab: Any, tree: Path, change: dict[str, Any], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = entry("x", tree) | change
+    given["instance_data_dir"] = given["instance_data_dir"].format(root=tree)
+    in_memory_sites.dataset_entries([given])
+    staged_for_use().exit_on_error = True
+    try:
+        with pytest.raises(SystemExit) as ended:
+            built(lab, "x", Path(given["instance_data_dir"]))
+    finally:
+        staged_for_use().exit_on_error = False
+    assert ended.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_fleet_who_embeds_a_trainer_gets_the_error(lab: Any, tree: Path) -> None:
+    in_memory_sites.dataset_entries([entry("x", tree, in_memory={"memory_limit_gb": 1e-6})])
+    with pytest.raises(OverMemoryLimit):
+        built(lab, "x", tree)
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize(
+    ("name", "loader"), [("tone.wav", "simpletuner.helpers.audio.load_audio"), ("clip.mp4", "{local}.load_video")]
+)
+def test_fleet_audio_and_video_are_opened_in_ram_under_their_own_name(
+    lab: Any, tree: Path, name: str, loader: str, compression: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What decodes is not at stake (this machine may have no ffmpeg): which bytes it is led to is."""
+    (tree / name).write_bytes(b"staged bytes " * 1000)
+    in_memory_sites.dataset_entries([entry("x", tree, in_memory={"compression": compression})])
+    backend = built(lab, "x", tree)
+    monkeypatch.setattr(
+        loader.format(local=lab.LocalDataBackend.__module__), lambda path: (path, Path(path).read_bytes())
+    )
+    # The file on disk is another one now: what is opened can only be the staged bytes.
+    (tree / name).write_bytes(b"changed")
+    path, found = backend.read_image(str(tree / name))
+    assert found == b"staged bytes " * 1000 and Path(path).name == name and not Path(path).exists()
+    backend.write(str(tree / name), b"written")
+    assert backend.read_image(str(tree / name)) == (str(tree / name), b"written")

@@ -1,0 +1,82 @@
+"""Eight processes that come and go over one folder for fifty rounds, killed and stopped at random."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fleet import Rank
+
+from simpletuner.gh200.datasets.command import main
+
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
+RANKS, ROUNDS = 8, 50
+
+
+def memory_files() -> set[str]:
+    """Memory files of ours in any process that can be looked at."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                links = {os.readlink(link) for link in (entry / "fd").iterdir()}
+            except OSError:
+                continue
+            if any(link.startswith("/memfd:simpletuner-gh200-") for link in links):
+                found.add(entry.name)
+    return found
+
+
+def test_fleet_storm_no_false_death_no_hang_nothing_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    for number in range(30):
+        (tmp_path / f"data/{number}.bin").write_bytes(os.urandom(20_000))
+    before = memory_files()
+    chosen = random.Random(18)
+    came = killed = told = 0
+    for _ in range(ROUNDS):
+        ranks = [
+            Rank(tmp_path / "data", delay=chosen.choice([0, 0, 0.3]), run=[f"run{chosen.randrange(2)}"], patience=5)
+            for _ in range(RANKS)
+        ]
+        victims = set(chosen.sample(ranks, chosen.randrange(4)))
+        stopped = set(chosen.sample(ranks, chosen.randrange(2))) - victims
+        time.sleep(chosen.uniform(0.3, 2.5))
+        for rank in stopped:
+            rank.process.send_signal(signal.SIGSTOP)
+        for rank in victims:
+            rank.process.kill()
+            time.sleep(chosen.uniform(0, 0.2))
+        dead = {f"Process {rank.pid} ended" for rank in victims}
+        digests = set()
+        for rank in set(ranks) - victims - stopped:
+            reply = rank.came(seconds=90)
+            if "error" in reply:
+                # Only of one that was really killed, and never more than that.
+                assert reply["error"] == "StagerFailed" and any(text in reply["text"] for text in dead), reply
+                told += 1
+            elif reply["digest"] is not None:
+                digests.add(reply["digest"])
+                came += 1
+            else:
+                assert stopped, "read from disk, though nobody was stopped"
+        assert len(digests) <= 1 or victims or stopped, digests
+        for rank in stopped:
+            rank.process.send_signal(signal.SIGCONT)
+        killed += len(victims)
+        for rank in ranks:
+            rank.end()
+    assert came > ROUNDS and killed > ROUNDS / 2, (came, killed, told)
+    assert memory_files() <= before
+    left = [path for path in (tmp_path / "tmp").rglob("*") if path.is_file()]
+    assert all(path.stat().st_size == 0 and path.suffix == ".stage" for path in left) and len(left) <= 1
+    assert main(["list"]) == 0 and "nothing is held" in capsys.readouterr().out
+    assert not list((tmp_path / "tmp").rglob("*.stage"))
