@@ -1,4 +1,4 @@
-"""Hands over to simpletuner/train.py beside it, so that `accelerate launch train.py` works from a fork's root."""
+"""Hands over to simpletuner/train.py beside it, or to that of the fork built here: `accelerate launch train.py`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TRAINER = HERE / "simpletuner" / "train.py"
+TREES = (HERE, HERE / "build" / "fork")
+TREE = next((tree for tree in TREES if (tree / "simpletuner" / "train.py").is_file()), None)
 
-if not TRAINER.is_file():
+if TREE is None:
     sys.exit(
-        f"error: {TRAINER} does not exist\n"
-        "  why: this folder holds the fork's difference, not a built fork\n"
-        "  fix: build it with ./execute_gh200_rebase.sh, then run this file in build/fork"
+        f"error: {HERE / 'simpletuner' / 'train.py'} does not exist\n"
+        "  why: this folder holds the fork's difference, and no fork was built from it yet\n"
+        "  fix: build it with ./execute_gh200_rebase.sh"
     )
-sys.path.insert(0, str(HERE))
-runpy.run_path(str(TRAINER), run_name="__main__")
+sys.path.insert(0, str(TREE))
+runpy.run_path(str(TREE / "simpletuner" / "train.py"), run_name="__main__")

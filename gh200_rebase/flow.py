@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .delivery.keys import say_keys
 from .delivery.validate import Outcome, smoke, validate
 from .errors import EXIT_CLEAN, ValidationFailed
 from .lock.assess import Assessment
@@ -43,6 +44,7 @@ def apply(
     else:
         print(f"\nbuilt: {into} is the fork of {upstream.label}, {len(built.commits)} commits on the pristine upstream")
         print(f"backup branch {built.backup}; the way back is ROLLBACK.sh there, or --rollback here")
+    say_keys(into)
     if not skip_tests:
         outcomes += validate(project, upstream.root, into)
     if outcomes or not built.already:

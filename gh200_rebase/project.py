@@ -12,6 +12,7 @@ from .errors import Refused
 from .patches import lockfile
 from .patches.patchfile import FileCopy, Patch, load_patches
 from .syntax.tree import MemoryTree
+from .system import gitrepo
 
 _NEVER_COPIED = ("__pycache__", ".pytest_cache")
 
@@ -89,7 +90,10 @@ def _collect(root: Path, patch: Patch) -> Payload:
                 where=f"{patch.path.name}: files.from = {copy.source!r}",
                 fix="restore it, or take the entry out of the patch",
             )
+        committed = gitrepo.tracked(root, copy.source) if copy.committed and (root / ".git").exists() else None
         for path in [source] if source.is_file() else sorted(source.rglob("*")):
+            if committed is not None and path.relative_to(root).as_posix() not in committed:
+                continue
             relative = path.relative_to(source).as_posix()
             if path.is_file() and not _skipped(relative, copy):
                 target = copy.target if source.is_file() else f"{copy.target}/{relative}"

@@ -53,7 +53,7 @@ EDIT_KEYS = VARIANT_KEYS | {
     "only_if": (str, False),
     "variant": (list, False),
 }
-FILES_KEYS = {"from": (str, True), "to": (str, False), "exclude": (list, False)}
+FILES_KEYS = {"from": (str, True), "to": (str, False), "exclude": (list, False), "committed": (bool, False)}
 EXPECT_KEYS = {
     "file": (str, True),
     "name": (str, True),
@@ -200,7 +200,7 @@ def _copy(entry: Any, problems: Problems) -> FileCopy | None:
     check_path(source, "from", problems)
     check_path(target, "to", problems)
     check_strings(exclude, "exclude", problems)
-    return FileCopy(source, target, tuple(exclude))
+    return FileCopy(source, target, tuple(exclude), entry.get("committed", False))
 
 
 def _expect(entry: Any, problems: Problems) -> Expect | None:

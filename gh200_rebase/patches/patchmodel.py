@@ -46,11 +46,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class FileCopy:
-    """A file or folder of ours that is copied into the fork."""
+    """A file or folder of ours that is copied into the fork; `committed` leaves out what an operator put beside it."""
 
     source: str
     target: str
     exclude: tuple[str, ...]
+    committed: bool = False
 
 
 @dataclass(frozen=True)

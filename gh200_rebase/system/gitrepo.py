@@ -132,6 +132,11 @@ def changes(repo: Path) -> list[str]:
     return [os.fsdecode(line) for line in out.split(b"\0") if line]
 
 
+def tracked(repo: Path, below: str) -> set[str]:
+    """Files git knows below a folder, staged ones too."""
+    return {os.fsdecode(name) for name in git(repo, "ls-files", "-z", "--cached", "--", below).split(b"\0") if name}
+
+
 def tree_paths(repo: Path, commit: str) -> set[str]:
     out = git(repo, "ls-tree", "-r", "-z", "--name-only", commit)
     return {os.fsdecode(name) for name in out.split(b"\0") if name}

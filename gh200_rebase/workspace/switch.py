@@ -43,6 +43,7 @@ _LEFTOVERS = (
     "/debug.log",
     "/cache/",
     "/output/",
+    "/jobs/",
     "/baseline/",
     "/gh200_diagnostic_report.json",
 )

@@ -28,7 +28,12 @@ def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
 def config_from_command_line(args: Namespace | dict[str, object] | None) -> Namespace | dict[str, object] | None:
     from .settings.transport import config_from_command_line as load
 
-    return load(args)
+    loaded = load(args)
+    if loaded is not args:
+        from .preflight.start import check_command_line
+
+        check_command_line(sys.argv[1:])
+    return loaded
 
 
 def config_file_argument(extra_args: list[str]) -> str | None:

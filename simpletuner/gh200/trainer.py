@@ -43,6 +43,7 @@ class TrainerHooks:
         from .caches import sites as cache_sites
         from .console import tidy_console
         from .datasets.staged import StagedDatasets
+        from .preflight.start import check_run
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
         from .settings.sources import read_settings
@@ -54,6 +55,7 @@ class TrainerHooks:
         if not settings.asked:
             return
         tidy_console()
+        check_run(raw, "the training config")
         prefetches = cache_sites.upstream_prefetches(self.config)
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
         started = run.begin(settings, options)

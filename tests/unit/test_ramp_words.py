@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from ramp_fake import Trainer, invented_state_tracker, rows
 from safetensors.torch import save_file
 
+from simpletuner.gh200.preflight.samples import Samples
+from simpletuner.gh200.preflight.windows import largest_window, window_problems
 from simpletuner.gh200.ramp import apply as ramp_apply
 from simpletuner.gh200.ramp.complete import incompleteness
 from simpletuner.gh200.ramp.console import LEVEL, show_debug_lines
 from simpletuner.gh200.ramp.reader import ramp_from
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
-from simpletuner.gh200.ramp.words import bucket_problem
 from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.schema import Optimizations
 from simpletuner.gh200.settings.sources import read_settings
@@ -89,19 +90,22 @@ def test_ramp_words_zero_steps_are_the_target_and_are_meant() -> None:
 
 
 def test_ramp_words_a_bucket_smaller_than_the_largest_window_is_named_with_the_ramps_key() -> None:
+    def told(ramp: GH200GradientRamp, buckets: dict[str, int]) -> str:
+        window = largest_window(ramp, (ramp.train_batch_size, 1), 1)
+        return "\n".join(str(problem) for problem in window_problems(Samples("one", 0, 0, None, buckets), window, {}))
+
     ramp = GH200GradientRamp(1, 16, train_batch_size=2)
-    assert bucket_problem(ramp, {"1.0": 16, "1.5": 40}) is None
-    assert bucket_problem(ramp, {}) is None
-    text = bucket_problem(ramp, {"1.0": 40, "0.75": 6}) or ""
+    assert told(ramp, {"1.0": 16, "1.5": 40}) == "" == told(ramp, {})
+    text = told(ramp, {"1.0": 40, "0.75": 6})
     for part in (
         "gh200_optimizations.target_effective_batch_size",
-        "takes 16 samples",
+        "accumulation 8 = 16",
         "bucket 0.75 has 6",
-        "repeats: 2",
+        "repeats to 2",
     ):
         assert part in text
-    assert "initial_effective_batch_size" in (bucket_problem(GH200GradientRamp(16, 1), {"1.0": 2}) or "")
-    assert "batch_rampup_table" in (bucket_problem(GH200GradientRamp(table=((0, 1), (9, 8))), {"1.0": 2}) or "")
+    assert "initial_effective_batch_size" in told(GH200GradientRamp(16, 1), {"1.0": 2})
+    assert "batch_rampup_table" in told(GH200GradientRamp(table=((0, 1), (9, 8))), {"1.0": 2})
 
 
 # What the page says in words, and what a config without the key has to give then.

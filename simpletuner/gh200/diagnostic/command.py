@@ -17,16 +17,17 @@ from typing import Any
 
 from ..errors import GH200Error
 from ..memory.driver import CudaError, Driver
+from ..preflight.config import read_config
 from ..settings.transport import loaded_config
 from .allocation import Allocation, try_allocation
 from .bandwidth import Bandwidth, measure
 from .checks.table import Finding, run_checks
-from .config import read_config
 from .device import Device
 from .facts import Facts
 from .gpu import read_gpus
 from .host import read_host
 from .machine import Machine
+from .preflighted import ask_preflight
 from .print import Progress, print_page, summary
 from .result import FAIL, SKIP, STATUSES
 from .software import read_software
@@ -175,7 +176,11 @@ def diagnose(
     if config is not None:
         progress("reading the datasets of the config")
         processes = max(1, gpus.usable or len(gpus.devices))
-        facts = replace(facts, config=read_config(options.config, config, processes, machine.environ))
+        facts = replace(
+            facts,
+            config=read_config(options.config, config, processes, machine.environ),
+            preflight=ask_preflight(options.config, config, processes, machine.environ),
+        )
     facts = _dynamic(facts, machine, options, progress)
     return facts, run_checks(facts, config is not None)
 

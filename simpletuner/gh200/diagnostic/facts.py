@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..preflight.config import Config
 from .allocation import Allocation
 from .bandwidth import Bandwidth
-from .config import Config
 from .gpu import Gpus
 from .host import Host
+from .preflighted import Preflighted
 from .software import Software
 
 GRACE = "aarch64"
@@ -16,12 +17,13 @@ GRACE = "aarch64"
 
 @dataclass(frozen=True)
 class Facts:
-    """The last three are None where they were not asked for."""
+    """The last four are None where they were not asked for."""
 
     host: Host
     gpus: Gpus
     software: Software
     config: Config | None = None
+    preflight: Preflighted | None = None
     allocation: Allocation | None = None
     bandwidth: Bandwidth | None = None
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..preflight.config import gb
+
+__all__ = ["FAIL", "PASS", "SKIP", "STATUSES", "WARN", "Result", "gb"]
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
 STATUSES = (PASS, WARN, FAIL, SKIP)
 
@@ -15,10 +18,3 @@ class Result:
     status: str
     message: str
     fix: str = ""
-
-
-def gb(size: int | None) -> str:
-    """GB are 10^9 bytes, as on the labels of memory and in the settings."""
-    if size is None:
-        return "unknown"
-    return f"{size / 1e9:.1f} GB" if size >= 10**9 else f"{size / 1e6:.1f} MB"

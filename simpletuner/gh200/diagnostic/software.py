@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .judging import UNJUDGED, judge_environment
+from ..preflight.judging import UNJUDGED, judge_environment
 from .machine import Machine
 
 TORCH_SECONDS = 120.0

@@ -80,24 +80,3 @@ def refuse_what_does_not_ramp(ramp: GH200GradientRamp) -> None:
             fix=f"a target of {2 * ramp.initial * unit} or more would ramp, a smaller train_batch_size too; or set "
             f"{BLOCK}.enable_batch_size_rampup to false",
         )
-
-
-def bucket_problem(ramp: GH200GradientRamp, buckets: dict[str, int]) -> str | None:
-    """Why a dataset's smallest bucket cannot fill the largest window; `buckets` has samples by bucket, repeats counted.
-
-    Upstream splits every bucket by whole windows and refuses later, without naming what made the window so large.
-    """
-    if not buckets:
-        return None
-    largest = ramp.largest * ramp.samples_per_micro_batch
-    name, samples = min(buckets.items(), key=lambda item: (item[1], item[0]))
-    if samples >= largest:
-        return None
-    key = "batch_rampup_table" if ramp.table else "target_effective_batch_size"
-    if not ramp.table and ramp.initial > ramp.target:
-        key = "initial_effective_batch_size"
-    needed = -(-largest // max(samples, 1))
-    return (
-        f"{BLOCK}.{key}: the largest window takes {largest} samples, bucket {name} has {samples}; lower it to "
-        f"{samples} or less, add samples, or repeat the dataset {needed} times (repeats: {needed - 1})"
-    )

@@ -17,6 +17,8 @@ BLOCK_KEYS = frozenset(
         "data_backend",
     }
 )
+# Editors read it; neither upstream nor the fork does.
+SCHEMA_KEY = "$schema"
 DATASETS_FILE_KEY = "data_backend_config"
 INLINE_KEYS = ("datasets", "data_backend")
 

@@ -73,9 +73,9 @@ def allowed_values(schema: dict[str, Any]) -> str:
     return ", ".join([words, *bounds])
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
+def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
     """` Did you mean "x"?` for the closest choice, or nothing."""
-    matches = get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    matches = get_close_matches(word, list(choices), n=1, cutoff=cutoff)
     return f' Did you mean "{matches[0]}"?' if matches else ""
 
 

@@ -177,6 +177,11 @@ class Optimizations(ConfigBlock):
         description="Measure the gradient noise scale of every window with two micro-batches or ranks, for trackers and "
         "run log. Absent: on when the ramp is measured.",
     )
+    preflight: bool = Field(
+        True,
+        description="Check the whole config (keys, model, buckets, memory, disk) before anything is loaded, and stop a "
+        "run that cannot work. False starts without it.",
+    )
     accept_changed_ramp: bool = Field(
         False,
         description="Resume a run whose ramp settings differ from the ones its checkpoint was made with. False "

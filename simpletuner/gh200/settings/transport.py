@@ -15,7 +15,7 @@ from pathlib import Path
 from ..errors import ConfigFileError, stop
 from ..state import StateHooks
 from .config_file import config_path, read_config_file, split_config_flag
-from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, decoded, is_ours, looks_like_json, plain_key
+from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, SCHEMA_KEY, decoded, is_ours, looks_like_json, plain_key
 
 BUNDLE = "gh200_blocks"
 AS_GIVEN = "gh200_as_given"
@@ -28,6 +28,8 @@ INLINE_PLACEHOLDER = "(datasets inside the training config)"
 
 def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
     """A config about to become command-line arguments, with our blocks packed into one of them."""
+    if SCHEMA_KEY in mapping:
+        mapping = {key: value for key, value in mapping.items() if key != SCHEMA_KEY}
     bundle = _bundle(mapping)
     rest = {key: value for key, value in mapping.items() if not _bundled(key, value)}
     given = {plain_key(key): value for key, value in rest.items()}
@@ -40,9 +42,20 @@ def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
 
 def loaded_config(path: Path) -> dict[str, object]:
     """The keys and values a run gets from a config file: for whoever judges the file without starting a run."""
-    config = read_config_file(path)
+    return loaded_values(read_config_file(path))
+
+
+def loaded_values(config: Mapping[str, object]) -> dict[str, object]:
+    """The same of a config that is read already; what `command_line_config` put beside it wins."""
     rest = {plain_key(key): with_environment(value) for key, value in config.items() if not _bundled(key, value)}
-    return {**rest, **_jsonable_bundle(_bundle(config))}
+    rest.pop(SCHEMA_KEY, None)
+    bundle = _bundle(config)
+    typed = bundle.pop(COMMAND_LINE, None)
+    values = {**rest, **_jsonable_bundle(bundle)}
+    if isinstance(typed, dict):
+        words, ours, _ = _taken_out(typed["arguments"], "command line")
+        values |= _named(words) | ours
+    return values
 
 
 def _bundled(key: str, value: object) -> bool:

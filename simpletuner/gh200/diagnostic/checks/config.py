@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config import Config
+from ...preflight.config import Config, staging_problems
 from ..facts import Facts
 from ..result import FAIL, PASS, SKIP, WARN, Result, gb
 from .software import USE_VENV
@@ -34,6 +34,23 @@ def config_settings(facts: Facts) -> Result:
     return Result(PASS, "; ".join((f"{config.path} is accepted", *config.notes)))
 
 
+def config_preflight(facts: Facts) -> Result:
+    """What no other check here names: upstream's keys, the model, buckets and windows, checkpoints' disk."""
+    found = facts.preflight
+    if found is None or facts.config is None:
+        return Result(SKIP, NO_CONFIG)
+    if found.unasked:
+        return Result(SKIP, found.unasked, USE_VENV)
+    elsewhere = {*facts.config.problems, *facts.config.missing, facts.config.ramp_problem}
+    problems = [text for text in found.problems if text not in elsewhere]
+    if problems:
+        return Result(FAIL, "; ".join(problems))
+    unknown = [f"not checked: {text}" for text in found.not_checked]
+    if found.warnings:
+        return Result(WARN, "; ".join((*found.warnings, *unknown)))
+    return Result(PASS, "; ".join((*found.told, *unknown)) or "nothing speaks against it")
+
+
 def config_paths(facts: Facts) -> Result:
     if facts.config is None:
         return Result(SKIP, NO_CONFIG)
@@ -51,20 +68,10 @@ def config_datasets(facts: Facts) -> Result:
         return Result(SKIP, "no dataset of type in_memory")
     if not any(item.files for item in staged):
         return Result(SKIP, "no folder of an in-memory dataset has files (see config_paths)")
-    room, wrong, partial = facts.host.room_bytes, [], False
-    for item in staged:
-        limit = item.memory_limit_bytes
-        if limit is not None and item.estimated_bytes > limit:
-            wrong.append(f'"{item.id}" needs about {gb(item.estimated_bytes)}, its memory_limit_gb allows {gb(limit)}')
-            partial = partial or item.on_limit == "partial"
-    need = sum(item.estimated_bytes for item in staged)
-    if need > room:
-        wrong.append(
-            f"together they need about {gb(need)}, the machine can give {gb(room)} (MemAvailable and control group)"
-        )
-        partial = partial or all(item.on_limit == "partial" for item in staged)
+    room, need = facts.host.room_bytes, sum(item.estimated_bytes for item in staged)
+    wrong, partial = staging_problems(staged, room)
     if wrong:
-        return Result(WARN if partial and len(wrong) == 1 else FAIL, "; ".join(wrong))
+        return Result(WARN if partial else FAIL, "; ".join(wrong))
     files = sum(item.files for item in staged)
     return Result(PASS, f"{files} files need about {gb(need)} of RAM, {gb(room)} can be had")
 

@@ -168,6 +168,10 @@ CHECKS: tuple[Check, ...] = (
         "correct these keys; docs/SETTINGS.md explains each",
     ),
     Check(
+        "config", FAIL, of_config.config_preflight, "Can this training work: upstream's keys, model, buckets, disk?",
+        "correct what is named; python -m simpletuner.gh200.preflight CONFIG says the same in seconds",
+    ),
+    Check(
         "config", FAIL, of_config.config_paths, "Are its folders and files there?",
         "create or mount them, or correct the path; relative ones start at the working directory",
     ),

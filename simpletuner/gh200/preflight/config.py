@@ -92,6 +92,35 @@ def read_config(path: Path, config: Mapping[str, Any], processes: int, environ: 
     )
 
 
+def dataset_entries(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The datasets that are in use, wherever they are written."""
+    return _entries(config)[0]
+
+
+def staging_problems(staged: list[Dataset], room: int) -> tuple[list[str], bool]:
+    """What does not fit into RAM, and whether the datasets said that a part will do."""
+    wrong, partial = [], False
+    for item in staged:
+        limit = item.memory_limit_bytes
+        if limit is not None and item.estimated_bytes > limit:
+            wrong.append(f'"{item.id}" needs about {gb(item.estimated_bytes)}, its memory_limit_gb allows {gb(limit)}')
+            partial = partial or item.on_limit == "partial"
+    need = sum(item.estimated_bytes for item in staged)
+    if need > room:
+        wrong.append(
+            f"together they need about {gb(need)}, the machine can give {gb(room)} (MemAvailable and control group)"
+        )
+        partial = partial or all(item.on_limit == "partial" for item in staged)
+    return wrong, partial and len(wrong) == 1
+
+
+def gb(size: int | None) -> str:
+    """GB are 10^9 bytes, as on the labels of memory and in the settings."""
+    if size is None:
+        return "unknown"
+    return f"{size / 1e9:.1f} GB" if size >= 10**9 else f"{size / 1e6:.1f} MB"
+
+
 def _entries(config: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[str]]:
     """The datasets, wherever they are written; what is no block of keys is the settings' business."""
     found, missing = config.get("datasets"), []

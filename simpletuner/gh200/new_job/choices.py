@@ -1,0 +1,243 @@
+"""Every choice of a job, with its reason: the config that trains, from the folder, the model and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..memory.limits import GB
+from ..preflight.buckets import rules_of
+from .folder import Folder
+from .model import Model, relative
+from .plan import Buckets, buckets_for, resolution_for, steps_for, window_for
+
+SCHEMA = "docs/gh200_config.schema.json"
+_LARGE_GPU = 60 * GB
+_LONGEST_PROMPT = 300
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a job is sized to."""
+
+    gpu_bytes: int
+    room: int
+    cpus: int
+    trackers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What was given on the command line; None is a choice of ours."""
+
+    name: str
+    steps: int | None = None
+    resolution: int | None = None
+    batch_size: int | None = None
+    effective_batch: int | None = None
+    repeats: int | None = None
+    learning_rate: float | None = None
+    rank: int = 16
+    adapter: str = "lora"
+    optimizer: str | None = None
+    tracker: str | None = None
+    prompt: str | None = None
+    caption: str | None = None
+    checkpoint_every: int | None = None
+    processes: int = 1
+    in_memory: bool | None = None
+    seed: int = 42
+
+
+@dataclass
+class Job:
+    """The config, and what is said about it."""
+
+    config: dict[str, Any]
+    said: dict[str, str] = field(default_factory=dict)
+    lycoris: dict[str, Any] | None = None
+
+
+def choose(folder: Folder, data: Path, model: Model, machine: Machine, wishes: Wishes, root: Path) -> Job:
+    """`data` is where training reads the pictures: the folder itself, or one of links to what can be used."""
+    sizes = list(folder.sizes.values())
+    edge, edge_why = resolution_for(sizes, model.edge)
+    resolution = wishes.resolution or edge
+    batch_size = wishes.batch_size or (4 if machine.gpu_bytes >= _LARGE_GPU else 1)
+    unit = batch_size * wishes.processes
+    window = max(1, (wishes.effective_batch or window_for(len(sizes), unit)) // unit) * unit
+    steps = wishes.steps or steps_for(len(sizes), window)
+    rules = rules_of({"resolution": resolution, "resolution_type": "pixel_area"}, {"model_family": model.family})
+    assert rules is not None
+    buckets = buckets_for(sizes, rules, window, wishes.repeats)
+    job = Job(_base(model, machine, wishes, resolution, batch_size, steps, root))
+    job.config["datasets"] = _datasets(folder, data, machine, wishes, resolution, buckets, root)
+    job.config |= _ours(machine, unit, window, steps)
+    _adapter(job, wishes, root)
+    _validation(job.config, folder, machine, wishes, resolution, steps)
+    job.said |= {
+        "model": f"{model.name}, family {model.family} ({model.why}), VAE {model.vae}",
+        "resolution": f"{resolution}, by area ({'--resolution' if wishes.resolution else edge_why})",
+        "buckets": f"{_shown(buckets.counts)}: {buckets.why}",
+        "batch": _batch_words(batch_size, window, buckets, wishes),
+        "length": f"{steps} steps ({'--steps' if wishes.steps else 'about 40 looks at every picture, 500 to 5000'})",
+        "memory": _memory_words(job.config, machine),
+        "tracker": f"{job.config['report_to']}; prompt: {job.config['validation_prompt']!r}",
+    }
+    return job
+
+
+def _shown(counts: Mapping[str, int]) -> str:
+    first = ", ".join(f"{name}: {count}" for name, count in list(counts.items())[:8])
+    return first + (f" and {len(counts) - 8} more" if len(counts) > 8 else "")
+
+
+def _batch_words(batch_size: int, window: int, buckets: Buckets, wishes: Wishes) -> str:
+    smallest = min(buckets.counts.values())
+    return (
+        f"{batch_size} a micro-batch x {wishes.processes} process{'es' if wishes.processes > 1 else ''}, up to {window} "
+        f"an update; repeats {buckets.repeats}, so the smallest bucket gives {smallest} x {buckets.repeats + 1} = "
+        f"{smallest * (buckets.repeats + 1)} >= {window}"
+    )
+
+
+def _memory_words(config: Mapping[str, Any], machine: Machine) -> str:
+    staged = config["datasets"][0]["type"] == "in_memory"
+    limit = config["datasets"][0].get("in_memory", {}).get("memory_limit_gb")
+    held = f"pictures held in RAM (at most {limit} GB)" if staged else "pictures read from disk"
+    return f"{held}, caches at most {config['cache_config']['memory_limit_gb']} GB, of {machine.room / GB:.0f} GB that can be had"
+
+
+def _base(
+    model: Model, machine: Machine, wishes: Wishes, resolution: int, batch_size: int, steps: int, root: Path
+) -> dict[str, Any]:
+    gpu = machine.gpu_bytes > 0
+    local = model.where == "folder"
+    every = wishes.checkpoint_every or max(1, min(500, steps // 4))
+    named = {"model_flavour": model.flavour} if model.flavour else {}
+    return {
+        "model_family": model.family,
+        **named,
+        "model_type": "lora",
+        "pretrained_model_name_or_path": relative(model.name, root) if local else model.name,
+        "pretrained_vae_model_name_or_path": relative(model.name, root)
+        if local and model.vae == model.name
+        else model.vae,
+        "output_dir": f"jobs/{wishes.name}/output",
+        "optimizer": wishes.optimizer or ("adamw_bf16" if gpu else "torch-adamw"),
+        "mixed_precision": "bf16",
+        "base_model_precision": "no_change",
+        "gradient_checkpointing": gpu,
+        "learning_rate": wishes.learning_rate or 1e-4,
+        "lr_scheduler": "constant",
+        "max_train_steps": steps,
+        "num_train_epochs": 0,
+        "train_batch_size": batch_size,
+        "gradient_accumulation_steps": 1,
+        "checkpoint_step_interval": every,
+        "checkpoints_total_limit": 3,
+        "resume_from_checkpoint": "latest",
+        "resolution": resolution,
+        "resolution_type": "pixel_area",
+        "caption_dropout_probability": 0.1,
+        "report_to": wishes.tracker or machine.trackers[0],
+        "tracker_project_name": "gh200",
+        "tracker_run_name": wishes.name,
+        "push_to_hub": False,
+        "seed": wishes.seed,
+        "enable_multiprocessing": True,
+        "aspect_bucket_worker_count": min(12, machine.cpus),
+        "disable_bucket_pruning": True,
+    }
+
+
+def _datasets(
+    folder: Folder, data: Path, machine: Machine, wishes: Wishes, resolution: int, buckets: Buckets, root: Path
+) -> list[dict[str, Any]]:
+    limit = max(1, -(-int(folder.bytes * 1.25) // GB))
+    fits = folder.bytes * 2 < machine.room // 2
+    staged = wishes.in_memory if wishes.in_memory is not None else fits
+    captioned = any(folder.captions.values())
+    images: dict[str, Any] = {
+        "id": wishes.name,
+        "type": "in_memory" if staged else "local",
+        "dataset_type": "image",
+        "instance_data_dir": relative(data, root),
+        "cache_dir_vae": f"jobs/{wishes.name}/cache/vae",
+        "caption_strategy": "textfile" if captioned else "instanceprompt",
+        "metadata_backend": "discovery",
+        "resolution": resolution,
+        "resolution_type": "pixel_area",
+        "minimum_image_size": 0,
+        "crop": bool(buckets.aspects),
+        "repeats": buckets.repeats,
+    }
+    if not captioned:
+        images["instance_prompt"] = wishes.caption or folder.root.resolve().name.replace("_", " ")
+    if buckets.aspects:
+        images |= {"crop_aspect": "closest", "crop_style": "center", "crop_aspect_buckets": list(buckets.aspects)}
+    if staged:
+        images["in_memory"] = {"compression": "lz4", "memory_limit_gb": limit}
+    text = {
+        "id": f"{wishes.name}-text", "type": "local", "dataset_type": "text_embeds", "default": True,
+        "cache_dir": f"jobs/{wishes.name}/cache/text",
+    }  # fmt: skip
+    return [images, text]
+
+
+def _ours(machine: Machine, unit: int, window: int, steps: int) -> dict[str, Any]:
+    """Caches in memory, and a ramp where there is anything to ramp."""
+    found: dict[str, Any] = {
+        "cache_config": {
+            "vae_cache_type": "unified_memory",
+            "text_cache_type": "unified_memory",
+            "memory_limit_gb": max(1, machine.room // 4 // GB),
+        },
+        "gh200_optimizations": {"enable_uvm_hints": True},
+    }
+    length = min(400, steps // 4)
+    if window >= 2 * unit and length >= 1:
+        found["gh200_optimizations"] |= {
+            "enable_batch_size_rampup": True,
+            "initial_effective_batch_size": unit,
+            "target_effective_batch_size": window,
+            "batch_rampup_unit": "steps",
+            "batch_rampup_steps": max(2, length),
+        }
+    return found
+
+
+def _adapter(job: Job, wishes: Wishes, root: Path) -> None:
+    if wishes.adapter == "lora":
+        job.config |= {"lora_type": "standard", "lora_rank": wishes.rank, "lora_alpha": wishes.rank}
+        return
+    job.config |= {"lora_type": "lycoris", "lycoris_config": f"jobs/{wishes.name}/lycoris.json"}
+    job.lycoris = {
+        "algo": "lokr",
+        "multiplier": 1.0,
+        "linear_dim": 10000,
+        "linear_alpha": 1,
+        "factor": 16,
+        "apply_preset": {"target_module": ["Attention", "FeedForward"]},
+    }
+
+
+def _validation(
+    config: dict[str, Any], folder: Folder, machine: Machine, wishes: Wishes, resolution: int, steps: int
+) -> None:
+    first = next((folder.captions[name] for name in folder.usable if folder.captions.get(name)), "")
+    prompt = wishes.prompt or first.splitlines()[0][:_LONGEST_PROMPT] if (wishes.prompt or first) else ""
+    config |= {
+        "validation_prompt": prompt or config["datasets"][0].get("instance_prompt", ""),
+        "validation_prompt_library": False,
+        # Below 128 upstream takes a plain number for megapixels; this form it always takes for pixels.
+        "validation_resolution": f"{resolution}x{resolution}",
+        "validation_disable_unconditional": True,
+        "disable_benchmark": not machine.gpu_bytes,
+        "validation_seed": wishes.seed,
+        "validation_num_inference_steps": 20 if machine.gpu_bytes else 2,
+        "validation_step_interval": config["checkpoint_step_interval"],
+        "num_validation_images": 1,
+    }

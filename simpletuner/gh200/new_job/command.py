@@ -1,0 +1,199 @@
+"""From a folder of pictures to a job that trains: looks at pictures, model and machine, and writes jobs/NAME/config.json."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..diagnostic.gpu import read_gpus
+from ..diagnostic.machine import Machine as Host
+from ..errors import GH200Error
+from ..memory.limits import memory_limits
+from ..preflight.check import preflight
+from ..preflight.upstream import Upstream, upstream_record
+from ..settings.transport import loaded_values
+from .captions import with_tables
+from .choices import SCHEMA, Job, Machine, Wishes, choose
+from .folder import Folder, look_at
+from .model import choose_model
+from .write import JOBS, free_name, needs_links, write_job
+
+_EXAMPLES = """\
+examples:
+  scripts/new_job.sh ~/pictures/cat --model models/sdxl-base            a job named cat, and the line that starts it
+  scripts/new_job.sh ~/pictures/cat --model OWNER/NAME --family flux    a model of the hub, downloaded at the start
+  scripts/new_job.sh ~/pictures/cat --steps 2000 --adapter lycoris --prompt "a cat on a roof"
+
+Captions are .txt files beside the pictures, or one parquet in the folder (file_name, caption); without any, --caption
+or the folder's name is used for all. Nothing in the folder is changed. Everything chosen is a key of the written file:
+change it there, and check it with python -m simpletuner.gh200.preflight. Takes seconds.
+
+exit code: 0 the job can be started, 2 it cannot be made: the message says why
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="scripts/new_job.sh", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("folder", type=Path, metavar="FOLDER", help="pictures, with captions beside them or without")
+    made.add_argument(
+        "--model", metavar="PATH_OR_NAME", help="folder in the diffusers layout, or OWNER/NAME of the hub"
+    )
+    made.add_argument("--family", metavar="NAME", help="model family (what the model says; sdxl without a model)")
+    made.add_argument("--vae", metavar="PATH_OR_NAME", help="VAE (the model's own)")
+    made.add_argument("--name", help="name of the job, a folder in jobs/ (the folder's name)")
+    made.add_argument(
+        "--steps", type=_above_zero, metavar="N", help="optimizer steps (about 40 looks at every picture)"
+    )
+    made.add_argument("--adapter", choices=("lora", "lycoris"), default="lora", help="what is trained (lora)")
+    made.add_argument("--rank", type=_above_zero, default=16, metavar="N", help="LoRA rank (16)")
+    made.add_argument("--resolution", type=_above_zero, metavar="N", help="edge of a square of the trained area")
+    made.add_argument("--batch-size", type=_above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
+    made.add_argument("--effective-batch", type=_above_zero, metavar="N", help="pictures an update, at the ramp's end")
+    made.add_argument("--repeats", type=_count, metavar="N", help="times each picture is repeated in an epoch")
+    made.add_argument("--learning-rate", type=float, metavar="X", help="(1e-4)")
+    made.add_argument("--optimizer", metavar="NAME", help="(adamw_bf16 on a GPU, torch-adamw on a CPU)")
+    made.add_argument(
+        "--tracker", metavar="NAME", help="report_to: where loss and images go (the first that is installed)"
+    )
+    made.add_argument("--prompt", metavar="TEXT", help="validation prompt (the first caption)")
+    made.add_argument("--caption", metavar="TEXT", help="caption of pictures that have none")
+    made.add_argument("--checkpoint-every", type=_above_zero, metavar="N", help="steps (a quarter of all, at most 500)")
+    made.add_argument("--processes", type=_above_zero, default=1, metavar="N", help="ranks of the run (1)")
+    made.add_argument(
+        "--in-memory", action=argparse.BooleanOptionalAction, help="hold the pictures in RAM (where they fit)"
+    )
+    made.add_argument("--seed", type=int, default=42, help="(42)")
+    made.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="where training will be started (here)")
+    return made
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text}: a whole number is wanted")
+    return int(text)
+
+
+def _above_zero(text: str) -> int:
+    if _count(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a number above 0 is wanted")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        return _make(options)
+    except GH200Error as error:
+        print(error.render(), file=sys.stderr)
+        return 2
+
+
+def _make(options: argparse.Namespace) -> int:
+    root = Path(os.path.abspath(options.root))
+    upstream = _upstream()
+    folder, captions_from = with_tables(look_at(options.folder.expanduser()))
+    name = free_name(root, options.name, options.folder)
+    model = choose_model(_placed(options.model), options.family, options.vae, upstream, os.environ)
+    why_links = needs_links(folder, captions_from)
+    folder, left = _captioned(folder, options.caption) if why_links else (folder, [])
+    data = root / JOBS / name / "images" if why_links else Path(os.path.abspath(folder.root))
+    wishes = Wishes(name, **{key: getattr(options, key) for key in Wishes.__dataclass_fields__ if key != "name"})
+    machine = _machine(upstream)
+    job = choose(folder, data, model, machine, wishes, root)
+    links = {picture: folder.captions.get(picture, "") for picture in folder.usable} if why_links else None
+    schema = os.path.relpath(root / SCHEMA, root / JOBS / name)
+    path = write_job(root, name, job.config, job.lycoris, schema, links, folder)
+    _say(folder, job, why_links, left)
+    return _check(path, job, root, wishes, machine.gpu_bytes > 0)
+
+
+def _upstream() -> Upstream:
+    upstream, why = upstream_record(True, lambda text: print(text, file=sys.stderr, flush=True))
+    if upstream is None:
+        raise GH200Error(
+            "Upstream's keys are not known here.", why=why, fix="build the fork: ./execute_gh200_rebase.sh"
+        )
+    return upstream
+
+
+def _placed(model: str | None) -> str | None:
+    """A folder that exists is meant from where the command was typed, not from where training starts."""
+    return os.path.abspath(os.path.expanduser(model)) if model and Path(model).expanduser().exists() else model
+
+
+def _captioned(folder: Folder, caption: str | None) -> tuple[Folder, list[str]]:
+    """Pictures without a caption among captioned ones get --caption, or are left out by name."""
+    without = folder.uncaptioned
+    if not without or not any(folder.captions.values()):
+        return folder, []
+    if caption:
+        return replace(folder, captions={**folder.captions, **dict.fromkeys(without, caption)}), []
+    sizes = {name: size for name, size in folder.sizes.items() if name not in set(without)}
+    return replace(folder, sizes=sizes), without
+
+
+def _gpu_bytes() -> int:
+    """The smallest GPU this process may use; 0 where there is none."""
+    gpus = read_gpus(Host())
+    hidden = gpus.visible_devices == "" or gpus.usable == 0
+    return 0 if hidden else min((gpu.memory_bytes or 0 for gpu in gpus.devices), default=0)
+
+
+def _machine(upstream: Upstream) -> Machine:
+    known = upstream.keys.get("report_to", {}).get("choices") or ()
+    installed = [
+        name
+        for name, package in (("simpletuner", None), ("tensorboard", "tensorboard"))
+        if name in known and (package is None or find_spec(package))
+    ]
+    return Machine(
+        _gpu_bytes(), min(limit.bytes for limit in memory_limits()), len(os.sched_getaffinity(0)), (*installed, "none")
+    )
+
+
+def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
+    captions = sum(bool(text) for name, text in folder.captions.items() if name in folder.sizes)
+    print(f"{len(folder.sizes)} pictures, {captions} captions, {folder.bytes / 1e6:.1f} MB")
+    for name, why in sorted(folder.unusable.items()):
+        print(f"  left out: {name} {why}")
+    for name in left:
+        print(f"  left out: {name} has no caption; --caption TEXT gives it one")
+    for note in folder.notes:
+        print(f"  note: {note}")
+    if why_links:
+        print(f"  trained from links in {job.config['datasets'][0]['instance_data_dir']}: {why_links}")
+    for what, why in job.said.items():
+        print(f"  {what:<11}{why}")
+
+
+def _check(path: Path, job: Job, root: Path, wishes: Wishes, gpu: bool) -> int:
+    os.chdir(root)
+    shown = path.relative_to(root)
+    report = preflight(shown, loaded_values(job.config), wishes.processes)
+    for warning in report.warnings:
+        print(f"  warning: {warning}")
+    if report.problems:
+        print(f"\n{report.error().render()}", file=sys.stderr)
+        return 2
+    print(f"\nwritten {shown}; start it in {root}:\n{launch_line(root, shown, wishes.processes, gpu)}")
+    return 0
+
+
+def launch_line(root: Path, config: Path, processes: int, gpu: bool) -> str:
+    own = root / ".venv" / "bin" / "accelerate"
+    words = [".venv/bin/accelerate" if own.exists() else "accelerate", "launch"]
+    settings = root / "config" / f"accelerate_config_{'gh200' if gpu else 'cpu'}.yaml"
+    if settings.is_file():
+        words += ["--config_file", settings.relative_to(root).as_posix()]
+    if processes > 1:
+        words += [*(["--multi_gpu"] if gpu else []), "--num_processes", str(processes)]
+    script = next((name for name in ("train.py", "simpletuner/train.py") if (root / name).is_file()), "train.py")
+    return " ".join([*words, script, "--config", config.as_posix()])

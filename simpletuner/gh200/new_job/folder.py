@@ -1,0 +1,117 @@
+"""What is in a folder: pictures and their sizes, captions, and what cannot be used, each by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..datasets.listing import list_dataset
+from ..errors import GH200Error
+from ..preflight.picture import Picture, damage, look
+from ..preflight.samples import picture_suffixes
+
+CAPTION = ".txt"
+_VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".flv", ".wmv", ".m4v", ".mpeg", ".mpg", ".3gp", ".ogv"})
+# Formats cameras and phones write that Pillow has no reader for.
+_FOREIGN = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".rw2", ".orf"})
+_DEEP = ("I;16", "I", "F")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Names are relative to the folder. `unusable` says why for each picture that is left out."""
+
+    root: Path
+    sizes: Mapping[str, tuple[int, int]]
+    captions: Mapping[str, str]
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    bytes: int = 0
+
+    @property
+    def usable(self) -> list[str]:
+        return sorted(self.sizes)
+
+    @property
+    def uncaptioned(self) -> list[str]:
+        return [name for name in self.usable if not self.captions.get(name, "").strip()]
+
+
+def look_at(root: Path) -> Folder:
+    """Every file below the folder, as upstream will walk it; one clear error where there is nothing to train on."""
+    if not root.is_dir():
+        there = "is not a folder" if root.exists() else "does not exist"
+        raise GH200Error(f"The folder {there}.", where=str(root), fix="name a folder that holds pictures")
+    listing = list_dataset(root)
+    names = sorted(os.path.relpath(path, listing.root) for path, _ in listing.names)
+    suffixes = picture_suffixes()
+    sizes: dict[str, tuple[int, int]] = {}
+    unusable = {
+        os.path.relpath(path, listing.root): f"cannot be read:{why}" for path, _, why in map(_split, listing.problems)
+    }
+    notes: list[str] = []
+    for name in names:
+        suffix = os.path.splitext(name)[1].lower()
+        if suffix in _VIDEOS:
+            unusable[name] = "is a video; a picture job does not train on it"
+        elif suffix in _FOREIGN and suffix not in suffixes:
+            unusable[name] = (
+                f"is {suffix.lstrip('.').upper()}, which Pillow cannot read here; convert it to JPEG or PNG"
+            )
+        elif suffix in suffixes:
+            _sort_in(root, name, sizes, unusable, notes)
+    if not sizes:
+        raise GH200Error(
+            "There is no picture to train on.",
+            where=str(root),
+            why="\n".join(f"{name} {why}" for name, why in sorted(unusable.items())[:20])
+            or "the folder holds no pictures",
+            fix="name a folder with JPEG, PNG or WebP files",
+        )
+    size = sum(file.size for file in listing.files)
+    tables = tuple(name for name in names if name.lower().endswith(".parquet"))
+    return Folder(root, sizes, _captions(root, sizes, set(names)), unusable, tables, tuple(notes), size)
+
+
+def _split(problem: str) -> tuple[str, str, str]:
+    return problem.rpartition(":")
+
+
+def _sort_in(
+    root: Path, name: str, sizes: dict[str, tuple[int, int]], unusable: dict[str, str], notes: list[str]
+) -> None:
+    path = root / name
+    picture: Picture = look(path)
+    problem = picture.problem or _unfit(picture) or damage(path)
+    if problem:
+        unusable[name] = problem
+        return
+    sizes[name] = picture.size
+    if picture.mode.startswith("I;16") or picture.mode in _DEEP:
+        notes.append(f"{name} has 16 bits a channel; upstream trains on 8")
+    elif picture.format == "GIF":
+        notes.append(f"{name} is a GIF; its first frame is used")
+
+
+def _unfit(picture: Picture) -> str:
+    width, height = picture.size
+    if width < 16 or height < 16:
+        return f"is {width}x{height}, too small to train on"
+    return (
+        f"is {width}x{height}, too long and narrow to train on" if max(width, height) > 20 * min(width, height) else ""
+    )
+
+
+def _captions(root: Path, sizes: Mapping[str, object], names: set[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in sizes:
+        beside = os.path.splitext(name)[0] + CAPTION
+        if beside in names:
+            try:
+                found[name] = (root / beside).read_text(encoding="utf-8-sig", errors="strict").strip()
+            except (OSError, UnicodeDecodeError):
+                found[name] = ""
+    return found

@@ -1,0 +1,156 @@
+"""The model of a job: its family, its VAE, and the resolution it was made for."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import GH200Error
+from ..preflight.model import families_of, find, pipeline_of
+from ..preflight.upstream import Upstream
+from ..settings.problems import nearest
+
+DEFAULT_FAMILY = "sdxl"
+_EDGE = {"sd1x": 512, "deepfloyd": 64}
+_USUAL_EDGE = 1024
+_HUB_VAE = {"sdxl": "madebyollin/sdxl-vae-fp16-fix"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """`edge` is the side of the square it was trained on; `why` says where family and VAE come from."""
+
+    name: str
+    family: str
+    flavour: str | None
+    vae: str | None
+    edge: int
+    where: str
+    why: str
+    sampled: bool
+
+
+def choose_model(
+    name: str | None, family: str | None, vae: str | None, upstream: Upstream, environ: Mapping[str, str]
+) -> Model:
+    if family is not None and family not in upstream.families:
+        raise GH200Error(
+            f'"{family}" is no model family.{nearest(family, upstream.families)}',
+            where="--family",
+            why=f"upstream knows {', '.join(sorted(upstream.families))}",
+            fix="name one of these",
+        )
+    if name is None:
+        return _from_hub(family or DEFAULT_FAMILY, vae, upstream)
+    source = find(name, environ)
+    if source.where == "missing":
+        raise GH200Error(
+            "The model does not exist.", where=f"--model {name}",
+            fix="name a folder that holds model_index.json, or a model of the hub as OWNER/NAME",
+        )  # fmt: skip
+    if source.where == "file":
+        raise GH200Error(
+            "The model is a single file; a folder in the diffusers layout is wanted.",
+            where=f"--model {name}",
+            fix="convert it with diffusers (from_single_file, save_pretrained) and name the folder",
+        )
+    if source.where != "folder":
+        guessed = [key for key, known in upstream.families.items() if name in (known.get("models") or {}).values()]
+        chosen = family or (guessed[0] if guessed else DEFAULT_FAMILY)
+        return Model(
+            name,
+            chosen,
+            None,
+            vae or _HUB_VAE.get(chosen, name),
+            _EDGE.get(chosen, _USUAL_EDGE),
+            source.where,
+            _told(family, guessed),
+            True,
+        )
+    return _from_folder(Path(name).expanduser(), name, family, vae, upstream)
+
+
+def _told(family: str | None, guessed: list[str]) -> str:
+    return (
+        "--family"
+        if family
+        else "upstream's list of models"
+        if guessed
+        else f"the default, {DEFAULT_FAMILY}; --family names another"
+    )
+
+
+def _from_hub(family: str, vae: str | None, upstream: Upstream) -> Model:
+    known = upstream.families.get(family, {})
+    flavour = str(known.get("default_flavour") or "")
+    name = (known.get("models") or {}).get(flavour)
+    if not name:
+        raise GH200Error(f"Upstream names no model for {family}.", where="--family", fix="name one with --model")
+    return Model(
+        name,
+        family,
+        flavour,
+        vae or _HUB_VAE.get(family, name),
+        _EDGE.get(family, _USUAL_EDGE),
+        "hub",
+        "upstream's default for the family",
+        True,
+    )
+
+
+def _from_folder(folder: Path, name: str, family: str | None, vae: str | None, upstream: Upstream) -> Model:
+    pipeline = pipeline_of(folder)
+    families = families_of(pipeline, upstream) if pipeline else []
+    if family is None and len(families) != 1:
+        what = (
+            f"is a {pipeline}, which belongs to {' or '.join(families)}"
+            if families
+            else "does not say which family it is"
+        )
+        raise GH200Error(
+            f"The model {what}.",
+            where=f"--model {name}",
+            why=str(folder / "model_index.json"),
+            fix="name it with --family",
+        )
+    chosen = family or families[0]
+    part = folder / str(upstream.families[chosen].get("subfolder") or "unet")
+    if not part.is_dir():
+        raise GH200Error(
+            f"The folder holds no {part.name} of the family {chosen}.", where=f"--model {name}",
+            fix="name a folder in the diffusers layout, or another --family",
+        )  # fmt: skip
+    own = (folder / "vae").is_dir()
+    if not own and vae is None and upstream.families[chosen].get("vae_class"):
+        raise GH200Error(
+            "The model has no vae folder.", where=f"--model {name}", fix="name a VAE of its family with --vae"
+        )
+    why = "--family" if family else f"model_index.json says {pipeline}"
+    return Model(name, chosen, None, vae or name, _edge(folder, part, chosen), "folder", why, pipeline is not None)
+
+
+def _edge(folder: Path, part: Path, family: str) -> int:
+    sample = _json(part / "config.json").get("sample_size")
+    blocks = _json(folder / "vae" / "config.json").get("block_out_channels")
+    edge = sample[0] if isinstance(sample, list) and sample else sample
+    if isinstance(edge, int) and edge > 0 and isinstance(blocks, list) and blocks:
+        return int(edge * 2 ** (len(blocks) - 1))
+    return _EDGE.get(family, _USUAL_EDGE)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def relative(path: str | os.PathLike[str], root: Path) -> str:
+    """As a config started in `root` reads it: relative below it, whole elsewhere."""
+    whole = Path(os.path.abspath(path))
+    return whole.relative_to(root).as_posix() if whole.is_relative_to(root) else str(whole)

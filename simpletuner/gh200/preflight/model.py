@@ -1,0 +1,178 @@
+"""The model and the VAE a config names: where they come from, whether they are there, how large they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..settings.problems import Problem
+from .upstream import Upstream
+
+MODEL, VAE = "pretrained_model_name_or_path", "pretrained_vae_model_name_or_path"
+# Upstream's default VAE is SDXL's; for other families it takes the model's own.
+_SDXL_VAE = ("sdxl", "pixart_sigma", "kolors")
+_LOCAL_NAMES = ("models", "model", "checkpoints", "weights", "build", "data", "output", "outputs", "jobs")
+_LENGTH = 8
+_ADAPTED = ("to_q.weight", "to_k.weight", "to_v.weight", "to_out.0.weight")
+
+
+@dataclass(frozen=True)
+class Source:
+    """`where` is "folder", "file", "hub cache", "hub" or "missing"."""
+
+    name: str
+    where: str
+
+    @property
+    def told(self) -> str:
+        words = {
+            "hub": "to be downloaded from huggingface.co",
+            "hub cache": "in the hub's cache",
+            "missing": "not there",
+        }
+        return f"{self.name} ({words.get(self.where, self.where)})"
+
+
+def find(name: str, environ: Mapping[str, str]) -> Source:
+    """A name with one slash may be a folder or a repository of the hub; a folder that exists wins, as it does upstream."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return Source(name, "folder" if path.is_dir() else "file")
+    parts = name.split("/")
+    a_repository = (
+        len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "~") and not name.endswith(".safetensors")
+    )
+    if not a_repository or parts[0] in _LOCAL_NAMES or Path(parts[0]).is_dir():
+        return Source(name, "missing")
+    home = environ.get("HF_HOME") or os.path.join(
+        environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
+    )
+    cache = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{parts[0]}--{parts[1]}" / "snapshots"
+    return Source(name, "hub cache" if cache.is_dir() and any(cache.iterdir()) else "hub")
+
+
+def model_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None:
+    """What the config names, or what upstream takes where it names nothing."""
+    if config.get(MODEL):
+        return str(config[MODEL])
+    family = (upstream.families if upstream else {}).get(str(config.get("model_family", "")).lower(), {})
+    flavour = str(config.get("model_flavour") or family.get("default_flavour") or "")
+    found = (family.get("models") or {}).get(flavour)
+    return None if found is None else str(found)
+
+
+def vae_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None:
+    named = str(config.get(VAE) or "")
+    family = str(config.get("model_family", "")).lower()
+    if named and ("sdxl" not in named or family in _SDXL_VAE):
+        return named
+    default = upstream.default(VAE) if upstream and not named else None
+    return str(default) if default and family in _SDXL_VAE else model_of(config, upstream)
+
+
+def source_problems(
+    config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]
+) -> Iterator[tuple[str, Problem | str]]:
+    """("problem", Problem), or ("note" or "warning", a sentence)."""
+    offline = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    model, vae = model_of(config, upstream), vae_of(config, upstream)
+    for key, name in ((MODEL, model), (VAE, vae)):
+        if name is None or (key == VAE and vae == model):
+            continue
+        source = find(name, environ)
+        said = key if config.get(key) else f"{key} (not set, upstream's default)"
+        if source.where == "missing":
+            yield "problem", Problem(said, f"{name} does not exist; name a folder that does, or a model of the hub")
+        elif source.where == "hub" and offline:
+            yield "problem", Problem(said, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids the download")
+        elif source.where == "hub" and key == VAE and model and find(model, environ).where in ("folder", "file"):
+            own = Path(model).expanduser() / "vae"
+            fix = f'; set "{VAE}" to "{model}" to use its own' if own.is_dir() else ""
+            yield "warning", f"the model is local, but the VAE {name} would be downloaded from huggingface.co{fix}"
+        elif source.where == "hub":
+            yield "note", f"{said}: {source.told}"
+    if model and (Path(model).expanduser()).is_dir():
+        yield from _folder_problems(Path(model).expanduser(), config, upstream)
+
+
+def _folder_problems(
+    folder: Path, config: Mapping[str, Any], upstream: Upstream | None
+) -> Iterator[tuple[str, Problem | str]]:
+    named = str(config.get(MODEL) or folder)
+    index = pipeline_of(folder)
+    family = str(config.get("model_family", "")).lower()
+    known = (upstream.families if upstream else {}).get(family, {})
+    part = folder / str(known.get("subfolder") or "")
+    if index is None and not (folder / "config.json").is_file() and not part.is_dir():
+        yield (
+            "problem",
+            Problem(
+                MODEL, f"{named} holds no model: neither model_index.json nor {known.get('subfolder') or 'config.json'}"
+            ),
+        )
+    elif index and upstream and known and index not in known.get("pipelines", ()):
+        others = families_of(index, upstream)
+        if others and family not in others:
+            yield "problem", Problem("model_family", f'"{family}", but {named} is a {index}: {" or ".join(others)}')
+    own_vae = vae_of(config, upstream) == model_of(config, upstream) and bool(known.get("vae_class"))
+    if own_vae and index is not None and not (folder / "vae").is_dir():
+        yield "problem", Problem(VAE, f"{named} has no vae folder; name a VAE of its family")
+
+
+def pipeline_of(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / "model_index.json").read_text(encoding="utf-8"))["_class_name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def families_of(pipeline: str, upstream: Upstream) -> list[str]:
+    return sorted(name for name, family in upstream.families.items() if pipeline in family.get("pipelines", ()))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Numbers of parameters, from the headers of the weight files; `adapted` counts inputs and outputs LoRA adapts."""
+
+    trained: int = 0
+    adapted: int = 0
+    text_encoders: int = 0
+    vae: int = 0
+
+
+def weights_of(folder: Path, subfolder: str) -> Weights | None:
+    if not folder.is_dir() or not (folder / subfolder).is_dir():
+        return None
+    trained, adapted = _parameters(folder / subfolder)
+    encoders = sum(_parameters(part)[0] for part in sorted(folder.glob("text_encoder*")) if part.is_dir())
+    return Weights(trained, adapted, encoders, _parameters(folder / "vae")[0]) if trained else None
+
+
+def _parameters(folder: Path) -> tuple[int, int]:
+    total = adapted = 0
+    files = [file for file in sorted(folder.glob("*.safetensors")) if ".fp16." not in file.name]
+    for file in files or sorted(folder.glob("*.safetensors")):
+        for name, shape in _shapes(file):
+            count = 1
+            for edge in shape:
+                count *= edge
+            total += count
+            if name.endswith(_ADAPTED) and len(shape) == 2:
+                adapted += sum(shape)
+    return total, adapted
+
+
+def _shapes(file: Path) -> Iterator[tuple[str, list[int]]]:
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(_LENGTH), "little")
+            header = json.loads(opened.read(min(length, file.stat().st_size)))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                yield name, list(entry["shape"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return

@@ -1,0 +1,139 @@
+"""Writes what upstream's own parser and model classes accept as JSON; run as a file, in the fork, once per release.
+
+It imports all of upstream, which takes half a minute, so nothing else does: `upstream.py` reads what this leaves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+_TYPES: dict[Any, str] = {int: "int", float: "float", str: "text", None: "text"}
+# Upstream turns these into JSON text itself; other nested values never reach its parser.
+_JSON_KEYS = (
+    "webhook_config",
+    "deepspeed_config",
+    "distillation_config",
+    "publishing_config",
+    "peft_lora_target_modules",
+)
+
+
+def keys_of(parser: argparse.ArgumentParser) -> dict[str, Record]:
+    """Every option of the parser, by the name it stores under."""
+    found: dict[str, Record] = {}
+    for action in parser._actions:
+        if not action.option_strings or action.dest == "help":
+            continue
+        flag = action.nargs == "?" and action.const is True
+        found[action.dest] = {
+            "options": [option.lstrip("-") for option in action.option_strings],
+            "type": "bool" if flag else _TYPES.get(action.type, "other"),
+            "choices": [str(choice) for choice in action.choices] if action.choices else None,
+            "required": bool(action.required),
+            "default": action.default if isinstance(action.default, (bool, int, float, str, type(None))) else None,
+        }
+    return found
+
+
+def family_of(model: Any) -> Record:
+    vae = getattr(model, "AUTOENCODER_CLASS", None)
+    pipelines = getattr(model, "PIPELINE_CLASSES", None) or {}
+    return {
+        "name": str(getattr(model, "NAME", "")),
+        "default_flavour": getattr(model, "DEFAULT_MODEL_FLAVOUR", None),
+        "models": {str(k): str(v) for k, v in (getattr(model, "HUGGINGFACE_PATHS", None) or {}).items()},
+        "vae_class": getattr(vae, "__name__", None),
+        "latent_channels": getattr(model, "LATENT_CHANNEL_COUNT", None),
+        "subfolder": getattr(model, "MODEL_SUBFOLDER", None),
+        "model_class": getattr(getattr(model, "MODEL_CLASS", None), "__name__", None),
+        "pipelines": sorted({pipeline.__name__ for pipeline in pipelines.values() if hasattr(pipeline, "__name__")}),
+        "canvas": getattr(model, "MAXIMUM_CANVAS_SIZE", None),
+    }
+
+
+def optional(name: str, path: str, default: Any) -> Any:
+    """An attribute that not every release has."""
+    try:
+        return getattr(importlib.import_module(f"simpletuner.{path}"), name)
+    except (ImportError, AttributeError):
+        return default
+
+
+def dataset_keys() -> list[str]:
+    """What the classes upstream reads a dataset entry into call their fields."""
+    found: set[str] = set()
+    for module in ("base", "image", "image_embed", "text_embed"):
+        try:
+            loaded = importlib.import_module(f"simpletuner.helpers.data_backend.config.{module}")
+        except ImportError:
+            continue
+        for value in vars(loaded).values():
+            if dataclasses.is_dataclass(value):
+                found |= {field.name for field in dataclasses.fields(value)}
+    return sorted(found)
+
+
+def read() -> Record:
+    from simpletuner.helpers.configuration.cmd_args import get_argument_parser
+
+    keys = keys_of(get_argument_parser())
+    optimizers: Mapping[str, Any] = optional("optimizer_choices", "helpers.training.optimizer_param", {})
+    trackers = optional("REPORT_TO_CHOICES", "helpers.training.reporting", ())
+    for name, choices in (("optimizer", sorted(optimizers)), ("report_to", list(trackers))):
+        if name in keys and choices and not keys[name]["choices"]:
+            keys[name]["choices"] = choices
+    registry: Any = optional("field_registry", "simpletuner_sdk.server.services.field_registry", None)
+    fields = getattr(registry, "_fields", {})
+    handled = optional("_LEGACY_ARG_HANDLERS", "helpers.configuration.cli_utils", {})
+    unparsed = {name for name, field in fields.items() if not field.arg_name} - set(keys)
+    nested = {name for name, field in fields.items() if getattr(field.field_type, "value", "") == "text_json"}
+    return {
+        "keys": keys,
+        "ignored": sorted(unparsed | set(handled)),
+        "nested": sorted(nested | set(_JSON_KEYS)),
+        "optimizer_precision": {
+            name: str((details or {}).get("precision", "any")) for name, details in optimizers.items()
+        },
+        "dataset_keys": dataset_keys(),
+        "families": _families(),
+    }
+
+
+def _families() -> dict[str, Record]:
+    registry: Any = optional("ModelRegistry", "helpers.models.registry", None)
+    try:
+        importlib.import_module("simpletuner.helpers.models.all")
+    except ImportError:
+        pass  # an older release registers its models by itself
+    families: Callable[[], Mapping[str, Any]] = getattr(registry, "model_families", dict)
+    found: dict[str, Record] = {}
+    for name, model in families().items():
+        try:
+            found[name] = family_of(model)
+        except Exception as error:  # one model whose package is missing must not cost all the others
+            print(f"{name}: {error}", file=sys.stderr)
+    return found
+
+
+def main(target: Path) -> None:
+    text = json.dumps(read(), indent=1, sort_keys=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,73 @@
+"""What a preflight found: problems stop a run, warnings and notes do not; as a page, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import GH200Error
+
+SHOWN_NAMES = 5
+
+
+@dataclass
+class Report:
+    """Collected while the checks run; all problems at once."""
+
+    path: str
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def problem(self, found: Iterable[object]) -> None:
+        for item in found:
+            if str(item) not in self.problems:
+                self.problems.append(str(item))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "config": self.path,
+            "ok": not self.problems,
+            "problems": self.problems,
+            "warnings": self.warnings,
+            "notes": self.notes,
+            "not_checked": self.not_checked,
+            "facts": self.facts,
+        }
+
+    def lines(self) -> list[str]:
+        found = [f"  {name:<12}{text}" for name, text in self.facts.get("told", {}).items()]
+        for title, items in (("not checked", self.not_checked), ("note", self.notes), ("warning", self.warnings)):
+            found += [f"  {title}: {item}" for item in items]
+        found += [f"  problem: {item}" for item in self.problems]
+        count = len(self.problems)
+        verdict = "can be started" if not count else f"cannot work: {count} problem{'s' if count > 1 else ''}"
+        return [f"{self.path} {verdict}", *found]
+
+    def error(self) -> PreflightError:
+        return PreflightError(self)
+
+
+class PreflightError(GH200Error):
+    """A training that cannot work, stopped before anything is loaded."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        count = "1 problem" if len(report.problems) == 1 else f"{len(report.problems)} problems"
+        super().__init__(
+            f"This training cannot work: {count}, found before anything is loaded.",
+            where=report.path,
+            why="\n".join(report.problems),
+            fix="correct them in the config; python -m simpletuner.gh200.preflight CONFIG checks it again in seconds. "
+            'If preflight is wrong, "gh200_optimizations": {"preflight": false} starts without it, and please report it',
+        )
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - SHOWN_NAMES} more" if len(listed) > SHOWN_NAMES else ""
+    return ", ".join(listed[:SHOWN_NAMES]) + more

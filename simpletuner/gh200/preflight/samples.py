@@ -1,0 +1,109 @@
+"""The pictures of one dataset by bucket: from upstream's own record of an earlier start, the rest from their headers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+from ..datasets.listing import list_dataset
+from ..errors import GH200Error
+from .buckets import Rules, rules_of
+from .keys import number
+from .picture import look
+
+MOST_UNKNOWN = 10_000
+_RECORD = "aspect_ratio_bucket_indices"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """`buckets` has pictures by bucket, without repeats; `unchecked` says why there are none."""
+
+    id: str
+    index: int
+    repeats: int
+    batch_size: int | None = None
+    buckets: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    unchecked: str = ""
+
+    @property
+    def pictures(self) -> int:
+        return sum(self.buckets.values())
+
+    @property
+    def per_epoch(self) -> int:
+        return self.pictures * (self.repeats + 1)
+
+
+def picture_suffixes() -> frozenset[str]:
+    """What upstream takes for a picture: whatever Pillow opens."""
+    Image.init()
+    return frozenset(suffix.lower() for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN)
+
+
+def samples_of(entry: Mapping[str, Any], index: int, config: Mapping[str, Any]) -> Samples | None:
+    """None for what is no set of training pictures; upstream has other ways to bucket those."""
+    kind = str(entry.get("dataset_type") or "image")
+    if kind not in ("image",) or entry.get("type", "local") not in ("local", "in_memory"):
+        return None
+    size = number(entry.get("train_batch_size"))
+    found = Samples(
+        str(entry.get("id", "")), index, int(number(entry.get("repeats")) or 0), int(size) if size else None
+    )
+    rules = rules_of(entry, config)
+    if rules is None or rules.unknown:
+        return _unchecked(found, rules.unknown if rules else "the resolution is no number")
+    if str(entry.get("metadata_backend") or "discovery") not in ("discovery", "json"):
+        return _unchecked(found, f"metadata_backend {entry['metadata_backend']} has its own record")
+    folder = str(entry.get("instance_data_dir") or "")
+    return _counted(found, folder, rules, str(entry.get("cache_file_suffix") or found.id))
+
+
+def _unchecked(samples: Samples, why: str) -> Samples:
+    return Samples(samples.id, samples.index, samples.repeats, samples.batch_size, unchecked=why)
+
+
+def _counted(samples: Samples, folder: str, rules: Rules, suffix: str) -> Samples:
+    if not os.path.isdir(folder):
+        return _unchecked(samples, "the folder is not there")
+    try:
+        listed = [path for path, _ in list_dataset(folder).names]
+    except GH200Error as error:
+        return _unchecked(samples, error.what)
+    top = os.path.abspath(folder)
+    suffixes = picture_suffixes()
+    paths = {path for path in listed if os.path.splitext(path)[1].lower() in suffixes}
+    counts: Counter[str] = Counter()
+    for bucket, kept in _record(os.path.join(folder, f"{_RECORD}_{suffix}.json")).items():
+        there = {os.path.abspath(path) for path in kept} & paths
+        counts[bucket] += len(there)
+        paths -= there
+    if len(paths) > MOST_UNKNOWN:
+        return _unchecked(samples, f"{len(paths):,} pictures have not been seen by upstream yet")
+    left_out: dict[str, str] = {}
+    for path in sorted(paths):
+        picture = look(path)
+        if picture.problem or rules.too_small(picture.size):
+            left_out[os.path.relpath(path, top)] = picture.problem or "is smaller than minimum_image_size"
+        elif rules.kept(bucket := rules.bucket(picture.size)):
+            counts[bucket] += 1
+        else:
+            left_out[os.path.relpath(path, top)] = f"has the aspect ratio {bucket}, outside the limits"
+    kept_counts = {bucket: count for bucket, count in sorted(counts.items()) if count}
+    return Samples(samples.id, samples.index, samples.repeats, samples.batch_size, kept_counts, left_out)
+
+
+def _record(path: str) -> Mapping[str, list[str]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file).get(_RECORD, {})
+        return {str(bucket): [str(name) for name in names] for bucket, names in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}

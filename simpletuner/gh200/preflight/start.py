@@ -1,0 +1,55 @@
+"""Preflight where a training starts: with a key of the fork's in its config, and by the first rank of a machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import GH200Error, stop
+from ..settings.config_file import config_path
+from ..settings.keys import is_ours
+from ..settings.transport import command_line_config, loaded_values
+from .check import preflight, stop_if_it_cannot_work
+
+_SWITCH = ("gh200_optimizations", "preflight")
+
+
+def asked_for(config: Mapping[str, Any]) -> bool:
+    """A key of ours, and not switched off. One process looks: the launcher ends the others when it stops."""
+    if os.environ.get("LOCAL_RANK", "0") != "0" or not any(
+        is_ours(key, value) for key, value in config.items() if value is not None
+    ):
+        return False
+    block = config.get(_SWITCH[0])
+    return not (isinstance(block, Mapping) and str(block.get(_SWITCH[1], True)).lower() in ("false", "0", "no", "off"))
+
+
+def check_command_line(argv: list[str]) -> None:
+    """Before upstream parses a file named with --config: its own parser tells one wrong key, after half a minute."""
+    try:
+        path = config_path(argv)
+        config = loaded_values(command_line_config(argv) or {})
+    except GH200Error as error:
+        stop(error)
+    if path is None or not asked_for(config):
+        return
+    report = preflight(path, config, _processes(), read=False)
+    if report.problems:
+        stop(report.error())
+    for line in (*report.warnings, *report.not_checked):
+        print(f"preflight: {line}", file=sys.stderr, flush=True)
+
+
+def check_run(raw: Mapping[str, Any], origin: str) -> None:
+    """A run that came another way: upstream has accepted its keys, the rest is as yet unknown."""
+    if config_path(sys.argv[1:]) is not None or not asked_for(raw):
+        return
+    stop_if_it_cannot_work(preflight(Path(origin), raw, _processes(), keys=False, read=False))
+
+
+def _processes() -> int:
+    text = os.environ.get("WORLD_SIZE", "1")
+    return max(1, int(text)) if text.isdigit() else 1

@@ -1,0 +1,77 @@
+"""Buckets against the largest accumulation window: upstream splits by whole windows, and stops minutes later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ramp.schedule import GH200GradientRamp
+from ..settings.problems import Problem, join_path
+from .keys import truth
+from .samples import Samples
+
+RAMP_BLOCK = "gh200_optimizations"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The largest window of a run, and the key that makes it so large."""
+
+    batch_size: int
+    processes: int
+    accumulation: int
+    key: str
+    by_ramp: bool
+
+    def samples(self, batch_size: int | None) -> int:
+        return (batch_size or self.batch_size) * self.processes * self.accumulation
+
+
+def largest_window(ramp: GH200GradientRamp | None, sizes: tuple[int, int], processes: int) -> Window:
+    batch_size, accumulation = sizes
+    if ramp is None:
+        return Window(batch_size, processes, accumulation, "gradient_accumulation_steps", False)
+    key = "batch_rampup_table" if ramp.table else "target_effective_batch_size"
+    if not ramp.table and ramp.initial > ramp.target:
+        key = "initial_effective_batch_size"
+    if not ramp.table and ramp.target_effective_batch_size is None and ramp.initial <= ramp.target:
+        return Window(batch_size, processes, ramp.largest, "gradient_accumulation_steps", True)
+    return Window(batch_size, processes, ramp.largest, f"{RAMP_BLOCK}.{key}", True)
+
+
+def window_problems(samples: Samples, window: Window, config: Mapping[str, Any]) -> Iterator[Problem]:
+    """The bucket that cannot fill the window, the formula, and the fix by the operator's own keys."""
+    batch_size, need = samples.batch_size or window.batch_size, window.samples(samples.batch_size)
+    repeated = samples.repeats + 1
+    short = {name: count for name, count in samples.buckets.items() if count * repeated < need}
+    if prunes(config):
+        short = {name: count for name, count in short.items() if count * repeated >= batch_size}
+    if not short or (truth(config.get("allow_dataset_oversubscription")) and not samples.repeats):
+        return
+    name, count = min(short.items(), key=lambda item: (item[1], item[0]))
+    others = f" (and {len(short) - 1} more buckets)" if len(short) > 1 else ""
+    enough = -(-need // count) - 1
+    unit = batch_size * window.processes
+    most = count * repeated // unit * unit
+    lower = f"{most} or less" if window.by_ramp and "effective" in window.key else f"{most // unit} or less"
+    first = f"set {window.key} to {lower}, " if most else ""
+    yield Problem(
+        window.key,
+        f'dataset "{samples.id}": bucket {name} has {count} pictures x ({samples.repeats} repeats + 1) = '
+        f"{count * repeated} samples{others}, and the largest window takes train_batch_size {batch_size} x "
+        f"{window.processes} processes x accumulation {window.accumulation} = {need}. Fix: {first}set "
+        f"{join_path('datasets', samples.index, 'repeats')} to {enough}, or use fewer buckets (crop with crop_aspect_buckets)",
+    )
+
+
+def pruned(samples: Samples, window: Window, config: Mapping[str, Any]) -> dict[str, int]:
+    """Buckets upstream throws away whole because they do not fill one micro-batch."""
+    size = samples.batch_size or window.batch_size
+    if not prunes(config):
+        return {}
+    return {name: count for name, count in samples.buckets.items() if count * (samples.repeats + 1) < size}
+
+
+def prunes(config: Mapping[str, Any]) -> bool:
+    return config.get("minimum_image_size") is not None and not truth(config.get("disable_bucket_pruning"))
