@@ -44,6 +44,7 @@ BENCH = "tests/unit/test_unified_bench.py"
 SCRIPTS = "tests/fork/test_validation_scripts.py"
 EXAMPLE = Elsewhere("tests/unit/test_docs.py::test_the_worked_example_of_a_rebase", "worked example")
 LAUNCH = Elsewhere("tests/fork/test_settings_loaders.py::test_settings_config_flag_under_each_launcher", "accelerate")
+NEW_JOB = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_by_the_line_it_printed", "new_job")
 BASELINE = Elsewhere(f"{SCRIPTS}::test_a_baseline_is_kept_compared_and_not_lost", "capture_baseline.sh")
 COMBINED = Elsewhere(f"{SCRIPTS}::test_the_features_together_with_an_attention_backend", "test_combined_features.sh")
 UPSTREAM = Elsewhere("tests/unit/test_validation_upstream.py::test_the_command_from_end_to_end", "upstream_features")
@@ -89,6 +90,15 @@ COMMANDS: dict[str, How] = {
     "python gh200_diagnostic.py --skip-allocation --config config/your_config.json": Run(ANY_MACHINE),
     # training
     TRAIN: LAUNCH,
+    # a job of one's own
+    "scripts/new_job.sh build/quickstart/images --model build/quickstart/model --name first --steps 8": NEW_JOB,
+    "scripts/new_job.sh datasets/photos --model models/sdxl-base --name photos": NEW_JOB,
+    ".venv/bin/accelerate launch --config_file config/accelerate_config_cpu.yaml train.py"
+    " --config jobs/first/config.json": NEW_JOB,
+    "python -m simpletuner.gh200.preflight jobs/photos/config.json": Elsewhere(
+        "tests/unit/test_preflight.py::test_the_preflight_command_answers_in_json_and_exit_codes",
+        "simpletuner.gh200.preflight",
+    ),
     f"{TRAIN} --resume_from_checkpoint=latest": Elsewhere(
         "tests/fork/test_same_bits.py::test_a_killed_and_resumed_run_equals_the_one_that_was_not_interrupted", "resume"
     ),

@@ -16,6 +16,7 @@ from ..place import environment
 from ..scenario import Failed
 
 HERE = Path(__file__).parent
+FAMILIES = {"sd3": "gh200_lab.tiny.transformer"}
 LIMIT = 600.0
 
 
@@ -30,6 +31,14 @@ def make_audio_model(folder: Path, fork: Path) -> None:
     _make("audio.py", folder, environment(fork))
 
 
+def make_family(family: str, folder: Path) -> None:
+    """The random model of another family, in a process that sees the lab."""
+    if not (folder / "model_index.json").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        variables = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+        _ran(["-m", FAMILIES[family], str(folder)], folder, variables)
+
+
 @functools.cache
 def shared_model() -> Path:
     """One for all runs of this process; it goes with it."""
@@ -41,8 +50,12 @@ def shared_model() -> Path:
 
 def _make(script: str, folder: Path, variables: Mapping[str, str], *more: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    _ran(["-P", str(HERE / script), str(folder), *more], folder, variables)
+
+
+def _ran(words: list[str], folder: Path, variables: Mapping[str, str]) -> None:
     log = folder.with_suffix(".log")
-    command = [sys.executable, "-P", str(HERE / script), str(folder), *more]
+    command = [sys.executable, *words]
     done = process.run(command, cwd=folder, environment=variables, log=log, limit=LIMIT)
     if done.code:
         raise Failed(f"the tiny model could not be made: {done.complaint()}")

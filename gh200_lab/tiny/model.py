@@ -19,15 +19,15 @@ def write_model(folder: Path, seed: int = 0, width: int = 8) -> None:
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        vocabulary = _vocabulary()
+        vocabulary = vocabulary_of_bytes()
         for name in ("tokenizer", "tokenizer_2"):
-            _write_tokenizer(folder / name, vocabulary)
+            write_tokenizer(folder / name, vocabulary)
         for name, part in _parts(vocabulary, width).items():
             part.save_pretrained(folder / name)
     (folder / "model_index.json").write_text(json.dumps(_index(), indent=1), encoding="utf-8")
 
 
-def _vocabulary() -> dict[str, int]:
+def vocabulary_of_bytes() -> dict[str, int]:
     """One token per byte, alone and at the end of a word, with no merges: every caption can be spelled."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = iter(range(0x100, 0x200))
@@ -36,7 +36,7 @@ def _vocabulary() -> dict[str, int]:
     return {token: number for number, token in enumerate(tokens)}
 
 
-def _write_tokenizer(folder: Path, vocabulary: dict[str, int]) -> None:
+def write_tokenizer(folder: Path, vocabulary: dict[str, int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = {
         "vocab.json": json.dumps(vocabulary, ensure_ascii=False),

@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.preflight.check import preflight
+from simpletuner.gh200.settings.transport import loaded_config
+
 from .. import machine, process
 from ..place import Place, find_place
 from ..scenario import Failed
@@ -19,7 +23,8 @@ from ..tiny.config import Record
 from ..tiny.lab import Lab
 from ..tiny.launch import Launcher
 from ..tiny.run import Run
-from .baseline_compare import WORSE, BadBaseline, Comparison, compare, read_baseline
+from .baseline_compare import BadBaseline, Comparison, compare, read_baseline
+from .baseline_job import OwnJob
 from .baseline_load import LoadWatch
 from .baseline_record import diagnostic, make_record, page, versions, warm_up_steps
 from .baseline_store import check_writable, store
@@ -29,11 +34,12 @@ Trains the quick start's tiny model by the documented command and records throug
 machine and diagnostic: baseline.json for tools, baseline_report.txt for people, nvidia_smi.log where there is a GPU.
 
 A new baseline moves the one before to OUTPUT/earlier/DATE. With --compare the new figures go to
-OUTPUT/compared/DATE and the baseline stays as it is. The verdict comes from an interval for the change of the time per
-sample: worse if all of it is above +5 %, same or better if none of it is, otherwise inconclusive. Other work on the
+OUTPUT/compared/DATE and the baseline stays as it is. The verdict on time comes from an interval for the change of the time
+per sample: worse if all of it is above +5 %, same or better if none of it is, otherwise inconclusive. GPU memory and RAM
+have verdicts of their own, by their peaks and the same line. With --config the operator's own job is timed. Other work on the
 machine widens it: for figures that mean something, leave the machine alone.
 
-exit codes: 0 done (same, better, inconclusive), 1 worse, or training failed, 2 nothing was run: the message says why"""
+exit codes: 0 done (same, better, inconclusive), 1 something is worse, or training failed, 2 nothing was run: the message says why"""
 FEWEST = 20
 STEPS = {True: 1000, False: 200}
 TRACED_STEPS = 12
@@ -52,10 +58,14 @@ def main() -> int:
     try:
         old = read_baseline(options.compare) if options.compare else None
         place = find_place()
+        if options.config is not None:
+            check_job(options.config)
         output = (options.output or place.work.parents[1] / "baseline").absolute()
         check_writable(output)
     except BadBaseline as problem:
         return refuse(str(problem), "name a folder that scripts/capture_baseline.sh wrote, or leave --compare out")
+    except GH200Error as problem:
+        return refuse(problem.render(), "name a training config that can be started with --config FILE")
     except FileNotFoundError as problem:
         return refuse(*map(str, problem.args))
     except OSError as problem:
@@ -74,6 +84,12 @@ def arguments() -> argparse.Namespace:
     made.add_argument(
         "--steps", type=_steps, help=f"optimizer steps ({STEPS[True]} with a GPU, {STEPS[False]} without)"
     )
+    made.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="time this training config, from this folder, instead of the tiny model",
+    )
     made.add_argument("--output", type=Path, metavar="DIR", help="where the figures go (baseline)")
     made.add_argument(
         "--compare", type=Path, metavar="OLD", help="compare with this baseline, a folder or its baseline.json"
@@ -89,6 +105,13 @@ def arguments() -> argparse.Namespace:
     return made.parse_args()
 
 
+def check_job(path: Path) -> None:
+    """Before anything is timed: a config that cannot work would only be found out after minutes."""
+    report = preflight(path, loaded_config(path), say=lambda text: print(text, flush=True))
+    if report.problems:
+        raise report.error()
+
+
 def _steps(text: str) -> int:
     if not text.isdecimal() or int(text) < FEWEST:
         raise argparse.ArgumentTypeError(
@@ -100,26 +123,29 @@ def _steps(text: str) -> int:
 def capture(place: Place, options: argparse.Namespace, output: Path, old: Record | None) -> int:
     steps = options.steps or STEPS[bool(machine.gpus())]
     with place.folder("baseline", options.keep) as folder:
-        lab = Lab(folder, place.fork)
-        print(f"making the tiny model and its data in {os.path.relpath(lab.folder)}", flush=True)
-        lab.make(per_aspect=6)
+        lab, job = Lab(folder, place.fork), OwnJob(options.config, place, folder) if options.config else None
+        if job is None:
+            print(f"making the tiny model and its data in {os.path.relpath(lab.folder)}", flush=True)
+            lab.make(per_aspect=6)
         made = lab.folder / "figures"
         made.mkdir()
         with _gpu_log(made / "nvidia_smi.log") as smi:
-            run, other_work = timed(lab, options.features, steps)
-        record = make_record(run, options.features, other_work)
+            run, other_work = timed(job or lab, options.features, steps)
+        record = make_record(run, options.features if job is None else "as in the config", other_work)
         record |= {"versions": versions(place.fork), "diagnostic": diagnostic(place, lab.folder)}
+        record["config"] = job.label if job else None
         record["peak_gpu_bytes"] = _peak_gpu(made / "nvidia_smi.log")
         comparison = compare(old, record) if old else None
-        _trace(lab, options, made / "trace")
+        if job is None:
+            _trace(lab, options, made / "trace")
         (made / "baseline_report.txt").write_text(page(record, smi, comparison), encoding="utf-8")
         _write_json(made / "baseline.json", record, comparison)
         target = store(made, output, compared=old is not None)
     print(f"\n{(target / 'baseline_report.txt').read_text(encoding='utf-8')}\nkept in {os.path.relpath(target)}")
-    return 1 if comparison is not None and comparison.verdict == WORSE else 0
+    return 1 if comparison is not None and comparison.worse else 0
 
 
-def timed(lab: Lab, features: str, steps: int) -> tuple[Run, float]:
+def timed(lab: Lab | OwnJob, features: str, steps: int) -> tuple[Run, float]:
     """The run, and the share of the machine others had while its counted steps were trained."""
     load, told = LoadWatch(), [time.monotonic()]
 
@@ -129,6 +155,14 @@ def timed(lab: Lab, features: str, steps: int) -> tuple[Run, float]:
             told[0] = time.monotonic()
             print(f"  {lab.steps_so_far()} of {steps} steps", flush=True)
 
+    if isinstance(lab, OwnJob):
+        print(
+            f"training {steps} steps of {lab.path}; its caches are made or used, its output folder is not touched",
+            flush=True,
+        )
+        run = lab.train(steps, watch)
+        moments = [step["time"] for step in run.steps]
+        return run, load.share_of_others(moments[warm_up_steps(steps) - 1], moments[-1])
     print(f"training {steps} steps, features {features}", flush=True)
     # A checkpoint in the middle of a step is no step time.
     config = lab.config(features, max_train_steps=steps, checkpoint_step_interval=steps + 1)

@@ -13,6 +13,8 @@ from typing import Any
 FORMAT = 1
 LINE = 0.05
 SEGMENTS = 10
+MEMORY = {"GPU memory": "peak_gpu_bytes", "RAM": "peak_resident_bytes"}
+MEMORY_SLACK = 64 << 20
 # Student's t for 95 % with one degree of freedom less than there are segments.
 QUANTILE = 2.262
 WORSE, SAME, BETTER, INCONCLUSIVE = "worse", "same", "better", "inconclusive"
@@ -20,6 +22,7 @@ Record = dict[str, Any]
 # What two runs must share for their times to be about the same thing.
 MUST_MATCH = {
     "features": ("features",),
+    "config": ("config",),
     "processor": ("machine", "cpu"),
     "CPUs": ("machine", "cpus"),
     "RAM in GiB": ("machine", "ram_gib"),
@@ -37,6 +40,23 @@ class BadBaseline(Exception):
 
 
 @dataclass(frozen=True)
+class Memory:
+    """One kind of memory, by its peak; None where a run had no such thing."""
+
+    name: str
+    verdict: str
+    before: int | None
+    after: int | None
+
+    def sentence(self) -> str:
+        if self.before is None or self.after is None:
+            return f"{self.name}: not compared, {'neither run' if self.before == self.after else 'one run'} had a GPU"
+        change = self.after / max(self.before, 1) - 1
+        sizes = f"{self.before / 2**20:.0f} MiB then, {self.after / 2**20:.0f} MiB now"
+        return f"{self.name}: {self.verdict}, changed by {change:+.1%} ({sizes}); the line is {LINE:+.0%}"
+
+
+@dataclass(frozen=True)
 class Comparison:
     """`low` and `high` bound the change in time per sample: 0.10 is ten percent slower."""
 
@@ -45,6 +65,11 @@ class Comparison:
     low: float
     high: float
     warnings: tuple[str, ...]
+    memory: tuple[Memory, ...] = ()
+
+    @property
+    def worse(self) -> bool:
+        return WORSE in (self.verdict, *(part.verdict for part in self.memory))
 
     def sentence(self) -> str:
         return (
@@ -100,7 +125,18 @@ def compare(old: Record, new: Record) -> Comparison:
     spread = math.hypot(noise, _drift(before), _drift(after))
     low = math.exp(middle - spread) * (1 - new["other_work"]) - 1
     high = math.exp(middle + spread) / (1 - old["other_work"]) - 1
-    return Comparison(_verdict(low, high), math.exp(middle) - 1, low, high, tuple(_warnings(old, new)))
+    memory = tuple(_memory(name, old.get(key), new.get(key)) for name, key in MEMORY.items())
+    return Comparison(_verdict(low, high), math.exp(middle) - 1, low, high, tuple(_warnings(old, new)), memory)
+
+
+def _memory(name: str, before: int | None, after: int | None) -> Memory:
+    """Peaks have no spread to judge by; what a process holds by chance is below the slack."""
+    if not before or not after:
+        return Memory(name, INCONCLUSIVE, before, after)
+    change = after - before
+    if abs(change) <= max(LINE * before, MEMORY_SLACK):
+        return Memory(name, SAME, before, after)
+    return Memory(name, WORSE if change > 0 else BETTER, before, after)
 
 
 def _verdict(low: float, high: float) -> str:

@@ -109,6 +109,7 @@ def page(record: Record, smi: str, comparison: Comparison | None) -> str:
     lines = [
         f"Baseline of {record['created']}",
         "",
+        f"job                  {record.get('config') or 'the tiny model'}",
         f"features             {record['features']}",
         f"steps                {record['steps']}, the first {record['warm_up']} not counted",
         f"samples per second   {record['samples_per_second']:.2f}",
@@ -123,7 +124,12 @@ def page(record: Record, smi: str, comparison: Comparison | None) -> str:
         f"diagnostic           {_told(record['diagnostic'])}",
     ]
     if comparison is not None:
-        lines += ["", comparison.sentence(), *(f"warning: {warning}" for warning in comparison.warnings)]
+        lines += [
+            "",
+            f"time: {comparison.sentence()}",
+            *(part.sentence() for part in comparison.memory),
+            *(f"warning: {warning}" for warning in comparison.warnings),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -91,6 +91,9 @@ def arguments(names: list[str]) -> argparse.Namespace:
     )
     made.add_argument("--audio", action="store_true", help="an audio dataset held in memory")
     options = made.parse_args()
+    # Upstream's option takes both spellings.
+    spelled = {name.replace("_", "-"): name for name in names}
+    options.backend = [spelled.get(name.replace("_", "-"), name) for name in options.backend]
     if names and (unknown := [name for name in options.backend if name not in names]):
         what = f"error: there is no attention backend named {', '.join(unknown)}"
         made.exit(2, f"{what}\n  fix: choose from: {', '.join(names)}\n")

@@ -34,7 +34,7 @@ def check_table(table: Any, keys: Mapping[str, tuple[type, bool]], problems: Pro
         if key not in keys:
             near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)[0]
             problems.add(f"unknown key {key!r}; did you mean {near!r}?")
-        elif not isinstance(value, keys[key][0]) or isinstance(value, bool):
+        elif not isinstance(value, keys[key][0]) or (isinstance(value, bool) and keys[key][0] is not bool):
             problems.add(f"{key} must be of type {keys[key][0].__name__}")
         elif keys[key][1] and value == "":
             problems.add(f"{key} is empty")

@@ -193,10 +193,10 @@ def test_preflight_refuses_checkpoints_the_disk_cannot_hold(tmp_path: Path, monk
     ("rules", "size", "bucket"),
     [
         (Rules(1.048576, True), (1000, 1000), "1.0"), (Rules(1.048576, True), (1920, 1080), "1.75"),
-        (Rules(1.048576, True), (1080, 1920), "0.57"), (Rules(0.262144, True), (1920, 1080), "1.71"),
-        (Rules(1024, False), (1920, 1080), "1.81"), (Rules(64, False), (192, 64), "3.0"),
+        (Rules(1.048576, True), (1080, 1920), "0.57"), (Rules(0.262144, True), (1920, 1080), "1.83"),
+        (Rules(1024, False), (1920, 1080), "1.75"), (Rules(64, False), (192, 64), "3.0"),
         (Rules(1.048576, True, True, "square"), (1920, 1080), "1.0"),
-        (Rules(1.048576, True, True, "closest", (0.67, 1.0, 1.5)), (1920, 1080), "1.46"),
+        (Rules(1.048576, True, True, "closest", (0.67, 1.0, 1.5)), (1920, 1080), "1.54"),
     ],
 )  # fmt: skip
 def test_preflight_buckets_by_upstreams_arithmetic(rules: Rules, size: tuple[int, int], bucket: str) -> None:
@@ -215,8 +215,8 @@ def test_preflight_takes_a_datasets_own_keys_before_the_configs() -> None:
 def test_preflight_sees_a_picture_as_upstream_will(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    job_lab.picture(tmp_path / "turned.jpg", (64, 32), exif=exif)
-    assert look(tmp_path / "turned.jpg").size == (32, 64)
+    job_lab.picture(tmp_path / "turned.jpg", (256, 128), exif=exif)
+    assert look(tmp_path / "turned.jpg").size == (128, 256)
     (tmp_path / "empty.png").touch()
     (tmp_path / "text.png").write_text("no picture")
     whole = (tmp_path / "turned.jpg").read_bytes()
