@@ -20,7 +20,7 @@ FOREIGN = {
     "upstream": """SIMPLETUNER_ACCELERATE_SIGNAL_FILE TRAINER_EXTRA_ARGS --resume_from_checkpoint --max_train_steps
         musubi_blocks_to_swap optimizer_cpu_offload_method manual_validation manual_checkpoint cache_dir_vae cache_dir_text
         lr_scale num_train_epochs max_train_steps checkpoints_total_limit checkpoint_step_interval slider_strength
-        delete_invalid_checkpoints dataloader_prefetch_device_threshold_mb""",
+        delete_invalid_checkpoints dataloader_prefetch_device_threshold_mb lora_format""",
     "CUDA, PyTorch, Accelerate": """CUDA_VISIBLE_DEVICES TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD --enable_cpu_affinity use_uvm
         uvm_oversubscription_ratio uvm_access_pattern num_machines num_processes machine_rank main_process_ip""",
     "the system and its tools": """--cuda-um-gpu-page-faults --cuda-um-cpu-page-faults --trace --output --cpunodebind --membind
