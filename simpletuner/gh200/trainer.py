@@ -55,7 +55,7 @@ class TrainerHooks:
         if not settings.asked:
             return
         tidy_console()
-        check_run(raw, "the training config")
+        check_run(raw, getattr(self.config, "data_backend_config", None), "the training config")
         prefetches = cache_sites.upstream_prefetches(self.config)
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
         started = run.begin(settings, options)

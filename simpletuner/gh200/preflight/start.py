@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import GH200Error, stop
 from ..settings.config_file import config_path
-from ..settings.keys import is_ours
+from ..settings.keys import DATASETS_FILE_KEY, INLINE_KEYS, is_ours
 from ..settings.transport import command_line_config, loaded_values
 from .check import preflight, stop_if_it_cannot_work
 
@@ -43,10 +43,14 @@ def check_command_line(argv: list[str]) -> None:
         print(f"preflight: {line}", file=sys.stderr, flush=True)
 
 
-def check_run(raw: Mapping[str, Any], origin: str) -> None:
-    """A run that came another way: upstream has accepted its keys, the rest is as yet unknown."""
+def check_run(raw: Mapping[str, Any], dataset_file: object, origin: str) -> None:
+    """A run that came another way: upstream has accepted its keys, and said which file has the datasets."""
     if config_path(sys.argv[1:]) is not None or not asked_for(raw):
         return
+    if not any(raw.get(key) is not None for key in INLINE_KEYS):
+        if not dataset_file:
+            return
+        raw = {**raw, DATASETS_FILE_KEY: dataset_file}
     stop_if_it_cannot_work(preflight(Path(origin), raw, _processes(), keys=False, read=False))
 
 
