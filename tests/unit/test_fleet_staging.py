@@ -21,7 +21,7 @@ from simpletuner.gh200.datasets.media import opened_by_path
 from simpletuner.gh200.datasets.staged import Source, outermost
 from simpletuner.gh200.datasets.staging import StagingFailed, stage
 from simpletuner.gh200.datasets.validity import CHUNK, Reason
-from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, size_text
+from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, spoken_size
 from simpletuner.gh200.settings.schema import InMemory
 
 pytestmark = pytest.mark.unit
@@ -160,7 +160,7 @@ def test_fleet_small_sizes_are_shown_in_megabytes(tmp_path: Path) -> None:
     make(tmp_path, 3, 40_000)
     with pytest.raises(OverMemoryLimit, match=r"needs 0\.12\d MB of RAM, 0\.050 MB may be used"):
         stage("x", tmp_path, InMemory(memory_limit_gb=5e-5))
-    assert size_text(3 * GB) == "3.000 GB" and size_text(12_345_678) == "12.346 MB"
+    assert spoken_size(3 * GB) == "3.000 GB" and spoken_size(12_345_678) == "12.3 MB"
 
 
 LIMITED = """

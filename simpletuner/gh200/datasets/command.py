@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import GH200Error, stop
-from ..memory.limits import size_text
+from ..memory.limits import spoken_size
 from ..settings.dataset_file import IN_MEMORY, DatasetReader, entries_of_file
 from ..settings.keys import DATASETS_FILE_KEY
 from ..settings.problems import SettingsError
@@ -119,7 +119,7 @@ def keep(sources: Sequence[Source], seconds: float) -> int:
         if arena is None:
             return 1
         held.append(arena)
-        print(f"{source.root}: {arena.files} files, {size_text(arena.header['bytes'])}", flush=True)
+        print(f"{source.root}: {arena.files} files, {spoken_size(arena.header['bytes'])}", flush=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     print(f"held until {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(until))}, or Ctrl-C, or drop", flush=True)

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from ..errors import GH200Error
-from ..memory.limits import size_text
+from ..memory.limits import spoken_size
 from .arena import attach_names
 from .meeting import GivenWord, MeetingFile, meeting_file
 from .places import meeting_files
@@ -78,7 +78,7 @@ def _what(record: SeenRecord) -> tuple[str, str]:
     names = attach_names(record.handle)
     size, stored = names.header["bytes"], sum(names.header["segments"])
     codec = names.header["codec"] or "no codec"
-    return f"{names.files} files, {size_text(size)} as {size_text(stored)} ({codec})", names.digest
+    return f"{names.files} files, {spoken_size(size)} as {spoken_size(stored)} ({codec})", names.digest
 
 
 def tidy() -> None:

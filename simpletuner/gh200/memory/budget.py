@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from .limits import GB, memory_limits
-
-MB = 10**6
+from .limits import GB, memory_limits, spoken_size
 
 
 class ManagedBudget:
@@ -21,10 +19,10 @@ class ManagedBudget:
         """Books a pool's next block, or says which bound it would break; `free_hbm` may hold it besides RAM."""
         with self._lock:
             if self.pools + size > self.limit:
-                return f"{self.name}: {shown(self.limit)}, {shown(self.pools)} of it in use"
+                return f"{self.name}: {spoken_size(self.limit)}, {spoken_size(self.pools)} of it in use"
             tightest = memory_limits()[0]
             if size > tightest.bytes + free_hbm:
-                return f"{tightest.name}: {shown(tightest.bytes)}"
+                return f"{tightest.name}: {spoken_size(tightest.bytes)}"
             self.pools += size
         return None
 
@@ -36,12 +34,8 @@ class ManagedBudget:
         return max(0, self.limit - self.pools)
 
 
-def shown(size: int) -> str:
-    return f"{size / GB:.2f} GB" if size >= GB else f"{size / MB:.1f} MB"
-
-
 def managed_budget(hbm: int, ratio: float, limit_gb: float | None) -> ManagedBudget:
-    bounds = {f"uvm_oversubscription_ratio {ratio:g} x {shown(hbm)} of GPU memory": int(hbm * ratio)}
+    bounds = {f"uvm_oversubscription_ratio {ratio:g} x {spoken_size(hbm)} of GPU memory": int(hbm * ratio)}
     if limit_gb is not None:
         bounds["managed_memory_limit_gb"] = int(limit_gb * GB)
     name = min(bounds, key=lambda bound: bounds[bound])

@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..memory.budget import ManagedBudget, shown
+from ..memory.budget import ManagedBudget
 from ..memory.driver import HOST, Advice, CudaError, Driver, Place
+from ..memory.limits import spoken_size
 
 logger = logging.getLogger("gh200.pools")
 
@@ -72,7 +73,7 @@ class Blocks:
         try:
             self._driver.free(pointer, device)
         except CudaError as error:
-            logger.warning("GH200 managed memory: a block of %s is not freed: %s", shown(size), error)
+            logger.warning("GH200 managed memory: a block of %s is not freed: %s", spoken_size(size), error)
             return
         with self._lock:
             self.bytes -= self._sizes.pop(pointer, 0)
@@ -108,7 +109,9 @@ class Blocks:
         return pointer
 
     def _refuse(self, size: int, why: str) -> None:
-        self._say(f"{shown(size)} for {self.kind.name}", f"refused: {why}; torch reports that it is out of memory")
+        self._say(
+            f"{spoken_size(size)} for {self.kind.name}", f"refused: {why}; torch reports that it is out of memory"
+        )
 
     def _say(self, what: str, why: str) -> None:
         with self._lock:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from ..errors import GH200Error
-from ..memory.budget import ManagedBudget, managed_budget, shown
+from ..memory.budget import ManagedBudget, managed_budget
 from ..memory.driver import CudaError, DeviceAttribute, Driver, load_driver
 from ..memory.hints import cuda_device
+from ..memory.limits import spoken_size
 from ..run import MANAGED, Run
 from .blocks import Blocks, Kind
 from .refusals import refuse
@@ -68,10 +69,10 @@ class ManagedMemory:
 
     def close(self) -> None:
         said = ", ".join(
-            f"{pool.blocks.kind.name} {shown(pool.blocks.peak)} ({pool.blocks.kind.place})"
+            f"{pool.blocks.kind.name} {spoken_size(pool.blocks.peak)} ({pool.blocks.kind.place})"
             for pool in self._pools.values()
         )
-        logger.info("GH200 managed memory at its peak: %s; bound %s", said, shown(self.budget.limit))
+        logger.info("GH200 managed memory at its peak: %s; bound %s", said, spoken_size(self.budget.limit))
         for pool in self._pools.values():
             pool.close()
 
@@ -112,7 +113,7 @@ def begin(trainer: Any, run: Run) -> None:
 
 def _described(mode: str, memory: ManagedMemory) -> str:
     kinds = "; ".join(f"{name}: {report['place']}" for name, report in memory.report()["kinds"].items())
-    return f'"{mode}", stock torch {torch.__version__}; {kinds}; at most {shown(memory.budget.limit)} ({memory.budget.name})'
+    return f'"{mode}", stock torch {torch.__version__}; {kinds}; at most {spoken_size(memory.budget.limit)} ({memory.budget.name})'
 
 
 def _patched_torch() -> bool:
