@@ -164,7 +164,10 @@ def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: StandIn, off: Ran
     if ran.run.code == 0:
         assert ran.bits() == off.bits()
     else:
-        assert "CUDA_ERROR_UNKNOWN" in ran.run.text, ran.run.text[-4000:]
+        told = ran.run.text
+        assert "CUDA_ERROR_UNKNOWN" in told or "CUDA driver error: unknown error" in told, told[
+            -4000:
+        ]  # ours, or torch's
     for report in ran.trainers:
         assert report["unhandled_launches"] == 0
         left = {what: count for what, count in report["left"]["driver"].items() if count}
