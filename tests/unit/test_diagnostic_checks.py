@@ -15,6 +15,7 @@ from simpletuner.gh200.diagnostic.allocation import Allocation
 from simpletuner.gh200.diagnostic.bandwidth import Rate, _judged
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding, run_checks
 from simpletuner.gh200.diagnostic.facts import Facts
+from simpletuner.gh200.diagnostic.preflighted import Preflighted
 from simpletuner.gh200.diagnostic.result import gb
 from simpletuner.gh200.diagnostic.software import _is_current
 
@@ -111,6 +112,12 @@ def with_config(files: int = 1, machine: str = "limited_container", **config: An
     return make
 
 
+def preflighted(tmp_path: Path) -> tuple[Facts, dict[str, Finding]]:
+    """A config that preflight has nothing against; what it says itself is tested with it."""
+    facts = replace(with_config()(tmp_path)[0], preflight=Preflighted(told=("model: there",)))
+    return facts, {finding.id: finding for finding in run_checks(facts, True)}
+
+
 def measured(**changes: Any) -> Make:
     def make(tmp_path: Path) -> tuple[Facts, dict[str, Finding]]:
         facts = replace(diagnose(changed(tmp_path, GH200))[0], **changes)
@@ -156,6 +163,7 @@ WORST: dict[str, tuple[Make, str]] = {
     "gh200_environment": (on(GH200, environ={"GH200_UVM_ACCESS_PATTERN": "gpu_frist"}), 'Did you mean "gpu_first"'),
     "upstream_release": (lambda tmp_path: without_fork(tmp_path), "no built fork"),
     "config_settings": (with_config(cache_config={"vae_cache_typ": "disk"}), "cache_config.vae_cache_typ"),
+    "config_preflight": (with_config(pretrained_model_name_or_path="models/not-there"), "models/not-there does not exist"),
     "config_paths": (with_config(folder="nowhere/at/all"), "dataset directory nowhere/at/all"),
     "config_datasets": (with_config(3, in_memory={"memory_limit_gb": 0.002}), "allows 2.0 MB"),
     "config_caches": (with_config(4, cache_config=CACHED | {"memory_limit_gb": 0.001}), "read from disk at every step"),
@@ -207,6 +215,7 @@ def test_every_check_passes_somewhere(tmp_path: Path) -> None:
             gh200_optimizations={"initial_effective_batch_size": 2, "target_effective_batch_size": 8, "uvm_oversubscription_ratio": 1.2},
         )
     )  # fmt: skip
+    makes.append(preflighted)
     rates = tuple(replace(rate, median=350.0) for rate in SLOW)
     makes.append(measured(bandwidth=_judged(rates, 1 << 30, True), allocation=Allocation("pass", "proved")))
     for number, make in enumerate(makes):

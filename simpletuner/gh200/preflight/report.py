@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import GH200Error
 
 SHOWN_NAMES = 5
+SHOWN_PROBLEMS = 40
 
 
 @dataclass
@@ -57,10 +58,12 @@ class PreflightError(GH200Error):
     def __init__(self, report: Report) -> None:
         self.report = report
         count = "1 problem" if len(report.problems) == 1 else f"{len(report.problems)} problems"
+        hidden = len(report.problems) - SHOWN_PROBLEMS
+        more = [f"and {hidden} more: python -m simpletuner.gh200.preflight CONFIG names all"] if hidden > 0 else []
         super().__init__(
             f"This training cannot work: {count}, found before anything is loaded.",
             where=report.path,
-            why="\n".join(report.problems),
+            why="\n".join([*report.problems[:SHOWN_PROBLEMS], *more]),
             fix="correct them in the config; python -m simpletuner.gh200.preflight CONFIG checks it again in seconds. "
             'If preflight is wrong, "gh200_optimizations": {"preflight": false} starts without it, and please report it',
         )

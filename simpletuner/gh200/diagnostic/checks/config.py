@@ -41,7 +41,9 @@ def config_preflight(facts: Facts) -> Result:
         return Result(SKIP, NO_CONFIG)
     if found.unasked:
         return Result(SKIP, found.unasked, USE_VENV)
-    elsewhere = {*facts.config.problems, *facts.config.missing, facts.config.ramp_problem}
+    staged = [item for item in facts.config.datasets if item.in_memory]
+    wrong, _ = staging_problems(staged, facts.host.room_bytes)
+    elsewhere = {*facts.config.problems, *facts.config.missing, facts.config.ramp_problem, *wrong}
     problems = [text for text in found.problems if text not in elsewhere]
     if problems:
         return Result(FAIL, "; ".join(problems))
