@@ -162,7 +162,7 @@ def draw(found: dict[str, list[Points]], picture: Path) -> None:
         for axes, across, value in ((panels[0], samples, 2), (panels[1], steps, 2), (panels[2], samples, 3)):
             _line(axes, across, [[float(point[value]) for point in moment] for moment in moments], name)
     panels[0].set(xlabel="samples", ylabel="held-out loss", yscale="log")
-    panels[1].set(xlabel="optimizer steps", ylabel="held-out loss", yscale="log", xscale="symlog")
+    panels[1].set(xlabel="optimizer steps", ylabel="held-out loss", yscale="log")
     panels[2].set(xlabel="samples", ylabel="effective batch size", yscale="log")
     panels[0].legend(fontsize="small")
     figure.savefig(picture, dpi=100)
