@@ -16,6 +16,8 @@ from .timesteps import TimestepPart
 
 logger = logging.getLogger("gh200.ramp")
 NAME = "gh200/gradient_noise_scale"
+# Numbers in gradients that are kept for a moment, to be measured together: one call each would cost more than training may.
+MOST_HELD = 16_000_000
 _UNKNOWN = "the parts that timestep and data explain are not known"
 
 
@@ -27,7 +29,9 @@ class NoiseMeter:
         self.noise, self.part = SmoothedNoise(), TimestepPart()
         self._before = (self.noise, self.part)
         self._weights: list[torch.Tensor] = []
-        self._norms: list[torch.Tensor] = []
+        self._held: list[torch.Tensor] = []
+        self._held_size = 0
+        self._squares: list[torch.Tensor] = []
         self._window: list[_MicroBatch] = []
         self._handles: list[Any] = []
         self._armed = self._closed = False
@@ -59,11 +63,21 @@ class NoiseMeter:
         self.accelerator.backward = self._backward
 
     def _see(self, gradient: torch.Tensor) -> None:
-        if self._armed:
-            self._norms.append(_norm(gradient))
+        if not self._armed:
+            return
+        self._held.append(gradient)
+        self._held_size += gradient.numel()
+        if self._held_size > MOST_HELD:
+            self._take()
+
+    def _take(self) -> None:
+        if self._held:
+            self._squares.append(_squared(self._held))
+        self._held, self._held_size = [], 0
 
     def backward(self, loss: torch.Tensor, **more: Any) -> Any:
-        self._norms, self._armed = [], bool(self._window)
+        self._held, self._held_size, self._squares = [], 0, []
+        self._armed = bool(self._window)
         try:
             result = self._backward(loss, **more)
         finally:
@@ -74,11 +88,13 @@ class NoiseMeter:
 
     def _note(self) -> None:
         micro_batch, closes = self._window[-1], bool(self.accelerator.sync_gradients)
-        micro_batch.own = _squared(self._norms)
+        self._take()
+        micro_batch.own = torch.stack(self._squares).sum() if self._squares else None
         ranks = self.accelerator.num_processes
         # With several ranks the last one's sum is already everybody's.
         if closes or (micro_batch.drawn is not None and len(self._window) > 1):
-            micro_batch.so_far = _squared([_norm(w.grad) for w in self._weights if w.grad is not None])
+            sums = [weight.grad for weight in self._weights if weight.grad is not None]
+            micro_batch.so_far = _squared(sums) if sums else None
         elif micro_batch.drawn is not None:
             micro_batch.so_far = micro_batch.own
         if closes:
@@ -170,14 +186,13 @@ class _MicroBatch:
         self.so_far: torch.Tensor | None = None
 
 
-def _norm(gradient: torch.Tensor) -> torch.Tensor:
-    wide = torch.float32 if gradient.dtype in (torch.bfloat16, torch.float16) else None
-    norm: torch.Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=wide)
-    return norm
-
-
-def _squared(norms: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    return torch.stack(list(norms)).double().square().sum() if norms else None
+def _squared(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The squared norm of all of them together; of half precision in float32, which its own norm would not be."""
+    if any(gradient.dtype in (torch.bfloat16, torch.float16) for gradient in gradients):
+        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+        return torch.stack(norms).double().square().sum()
+    norm: torch.Tensor = torch.nn.utils.get_total_norm(gradients, foreach=True)
+    return norm.double().square()
 
 
 def _numbers(values: Sequence[torch.Tensor | None]) -> list[float]:
