@@ -7,6 +7,7 @@ script it answers batches of paths on its standard input; so it imports nothing 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import marshal
 import os
@@ -265,7 +266,8 @@ def _pil() -> Any:
     from PIL import Image
 
     with contextlib.suppress(ImportError):
-        import pillow_jxl  # noqa: F401  upstream reads this format too, where it is installed
+        # Upstream reads this format too, where it is installed.
+        importlib.import_module("pillow_jxl")
     return Image
 
 
