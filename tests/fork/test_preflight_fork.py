@@ -37,7 +37,8 @@ def test_preflight_knows_upstreams_keys_since_the_fork_was_built() -> None:
         and "sdxl" in known.families
         and "torch-adamw" in (known.keys["optimizer"]["choices"] or ())
     )
-    assert not subprocess.run(["git", "status", "--porcelain"], cwd=tiny.FORK, capture_output=True).stdout
+    asked = ["git", "check-ignore", str(place_of_record(package)), "jobs/first/config.json"]
+    assert len(subprocess.run(asked, cwd=tiny.FORK, capture_output=True).stdout.splitlines()) == 2
 
 
 def test_preflight_accepts_every_key_of_upstreams_examples(monkeypatch: pytest.MonkeyPatch) -> None:
