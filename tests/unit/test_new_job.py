@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import job_lab
 import pytest
 
+from gh200_rebase.patches.patchfile import load_patches
+from gh200_rebase.project import _collect
 from simpletuner.gh200.new_job import command
 from simpletuner.gh200.preflight import check
 
@@ -225,3 +228,18 @@ def test_new_job_links_to_a_folder_that_cannot_be_written(tmp_path: Path) -> Non
 def test_jobs_are_no_business_of_gits() -> None:
     done = subprocess.run(["git", "check-ignore", "jobs/first/config.json"], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "jobs/first/config.json"
+
+
+def test_what_an_operator_keeps_beside_our_configs_is_no_part_of_a_new_jobs_fork(tmp_path: Path) -> None:
+    """Patch 07 takes committed files of config/; a tree without git has nothing to ask, and takes all."""
+    patch = next(patch for patch in load_patches(ROOT / "patches") if patch.number == 7)
+    (copied,) = [copy for copy in patch.files if copy.source == "config"]
+    assert copied.committed
+    (tmp_path / "config").mkdir()
+    for name in ("ours.json", "theirs.json"):
+        (tmp_path / "config" / name).write_text("{}")
+    some: Any = SimpleNamespace(files=(copied,), path=patch.path)
+    assert sorted(_collect(tmp_path, some)) == ["config/ours.json", "config/theirs.json"]
+    for words in (["init", "-q"], ["add", "config/ours.json"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert sorted(_collect(tmp_path, some)) == ["config/ours.json"]
