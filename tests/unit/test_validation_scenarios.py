@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gh200_lab.validation import combined_features
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys
@@ -163,3 +165,9 @@ def test_children_end_with_the_time_limit_and_with_the_script(tmp_path: Path, li
     assert runner.returncode != 0
     assert stop is not None or "did not end within 2 s" in told
     assert wait_until(lambda: not still_there(mark))
+
+
+def test_an_attention_backend_is_taken_in_both_spellings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spelled in ("flash_attn_3", "flash-attn-3"):
+        monkeypatch.setattr(sys, "argv", ["test_combined_features.sh", "--backend", spelled])
+        assert combined_features.arguments(["native", "flash-attn-3"]).only == ["backend-flash-attn-3"]
