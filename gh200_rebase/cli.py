@@ -6,12 +6,13 @@ import argparse
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import commands
+from . import commands, flow
 from .errors import EXIT_REFUSED, RebaseError, Refused
 from .project import Project
 
@@ -23,6 +24,8 @@ examples:
   ./execute_gh200_rebase.sh --upstream pypi:latest              rebase on the newest release
   ./execute_gh200_rebase.sh --upstream git:../SimpleTuner@main --into ../SimpleTuner
   ./execute_gh200_rebase.sh explain 01                          what patch 01 does and where it lands
+  ./execute_gh200_rebase.sh check --upstream pypi:latest --propose   write a repair for each edit that lost its place
+  ./execute_gh200_rebase.sh matrix --git ../SimpleTuner --first-parent   every commit since 3.1.1
   ./execute_gh200_rebase.sh --rollback                          back to the tree as it was before the last run
 """
 
@@ -73,9 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     apply.add_argument("--rollback", action="store_true", help="return the tree to what it was before the last run")
     apply.add_argument("--yes", action="store_true", help="do not ask before a rollback")
     apply.add_argument("--resume", action="store_true", help="finish a run that was interrupted")
-    add("check", "dry run of everything; all failures listed", upstream=True).add_argument(
-        "--accept-drift", action="store_true", help="exit 0 although surroundings changed"
-    )
+    check = add("check", "dry run of everything; all failures listed", upstream=True)
+    check.add_argument("--accept-drift", action="store_true", help="exit 0 although surroundings changed")
     add(
         "status",
         "what the fork's tree is, and what the lock has verified",
@@ -83,20 +85,52 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain = add("explain", "what one patch does, and where it lands in this upstream", upstream=True)
     explain.add_argument("patch", metavar="NN", help="number of the patch")
+    review = add("review", "step through what moved, old beside new, and accept it or not", upstream=True)
+    review.add_argument("--accept", metavar="EDIT", action="append", help="accept this one without asking; or `all`")
+    for sub in (check, explain, review):
+        sub.add_argument(
+            "--verified",
+            metavar="SPEC",
+            help="the upstream to show beside it (default: the newest release the lock has verified)",
+        )
+    for sub in (check, explain):
+        sub.add_argument(
+            "--propose",
+            action="store_true",
+            help="look for the place of each edit that lost it, and write the best as [[edit.variant]] into the patch",
+        )
     add("export", "unified diffs of all patches, for reading", upstream=True, into="folder for the diffs")
     lock = add("lock", "verify every release and rewrite patches/lock.json; run it after reviewing drift")
     matrix = add("matrix", "apply to every PyPI release in a range; proofs, drift, a table")
-    for sub in (lock, matrix):
-        sub.add_argument("--from", dest="first", metavar="VERSION", default="3.1.1", help="oldest release (3.1.1)")
-        sub.add_argument("--to", dest="last", metavar="VERSION", default="latest", help="newest release (latest)")
-        sub.add_argument("--jobs", type=int, help="processes (default: one per core)")
+    blame = add("blame", "which commits (or, without --git, releases) touched the place of one edit")
+    blame.add_argument("edit", metavar="EDIT", help="NN/id, or the id alone")
+    blame.add_argument("--all", action="store_true", help="also what changed elsewhere in the scope")
+    for sub in (lock, matrix, blame):
+        sub.add_argument(
+            "--from", dest="first", metavar="VERSION", default=commands.OLDEST, help=f"oldest ({commands.OLDEST})"
+        )
+        sub.add_argument("--to", dest="last", metavar="VERSION", default="latest", help="newest (latest)")
+        sub.add_argument("--jobs", type=_count, help="processes (default: one per core)")
+    for sub in (matrix, blame):
+        sub.add_argument(
+            "--git", metavar="REPO", help="every commit of a clone or bare mirror; --from and --to are then refs"
+        )
+        sub.add_argument("--first-parent", action="store_true", help="with --git: only what was merged, not how")
     wheel = add("wheel", "the fork as a wheel X.Y.Z+gh200.N", into="folder for the wheel (default: build/dist)")
     wheel.add_argument("--fork", metavar="DIR", type=Path, help="the fork's tree (default: build/fork)")
+    verify = add("verify", "whether a wheel or a tree is what these patches make of its upstream", upstream=True)
+    verify.add_argument("made", metavar="WHEEL_OR_TREE", type=Path, help="a wheel of the fork, or the fork's folder")
     manifest = add(
         "manifest", "write the patch manifest and the page of supported upstreams anew, from patches and lock"
     )
     manifest.add_argument("--check", action="store_true", help="only say whether they are in step")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
+    return int(text)
 
 
 def _with_default_command(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
@@ -110,19 +144,31 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     options = parser.parse_args(_with_default_command(sys.argv[1:] if arguments is None else arguments, parser))
     project = Project(root or Path(__file__).resolve().parent.parent)
     result: dict[str, Any] = {"command": options.command, "exit_code": EXIT_REFUSED}
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         code = getattr(commands, options.command)(project, options, result)
     except RebaseError as error:
         print(f"error: {error.render()}", file=sys.stderr)
         result["error"] = error.render()
         code = error.exit_code
-    except KeyboardInterrupt:
-        print("\ninterrupted: the tree is as before, or --resume / --rollback says how to go on", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\n{error or 'interrupted'}: {_left(project, options)}", file=sys.stderr)
         code = EXIT_REFUSED
     except OSError as error:
         code = _system_error(error)
         result["error"] = str(error)
     return _write_json(options.json, result, code)
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    # The way of Ctrl-C: what was begun is taken back, and what is left is said.
+    raise KeyboardInterrupt("terminated")
+
+
+def _left(project: Project, options: argparse.Namespace) -> str:
+    if options.command == "apply":
+        return flow.left_behind(options.into or project.build / "fork")
+    return "nothing is half written; what was found so far is kept, and the same command goes on from there"
 
 
 def _system_error(error: OSError) -> int:

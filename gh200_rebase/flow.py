@@ -34,7 +34,7 @@ def apply(
         outcomes.append(smoke(project, upstream.root, "the pristine tree"))
         _stop_if_failed(outcomes, "the pristine upstream already fails; the fork was not touched")
     # Complete from the start, so that a kill during the validation leaves a page that is true.
-    page = partial(_checklist, project, assessment, ())
+    page = partial(_checklist, project, assessment, (), pending=not skip_tests)
     built = workspace.build(into, upstream, _steps(project, upstream, assessment), page)
     result.update(into=str(into), already=built.already, backup=built.backup, commits=list(built.commits))
     _point_to_pristine(project, upstream)
@@ -54,6 +54,11 @@ def apply(
     if outcomes:
         print(f"\nvalidated: all {len(outcomes)} passed; results, and what is left for you: {into / journal.CHECKLIST}")
     return EXIT_CLEAN
+
+
+def make(project: Project, upstream: Upstream, assessment: Assessment, into: Path) -> Built:
+    """The fork in a folder of its own, and nothing else: no tests, no links, no checklist."""
+    return workspace.build(into, upstream, _steps(project, upstream, assessment))
 
 
 def already_built(project: Project, upstream: Upstream, into: Path) -> bool:
@@ -107,6 +112,17 @@ def state(project: Project, into: Path) -> Result:
     }
 
 
+def left_behind(into: Path) -> str:
+    """What a run that was stopped has left, and how to go on."""
+    if not (into / ".git").exists():
+        return f"nothing was written to {into}"
+    found = journal.read(into)
+    if found:
+        return f"{into} was left half way through {found['action']}: {rollback.UNFINISHED_FIX}"
+    branch = (gitrepo.checked_out(into) or "a detached commit").removeprefix("refs/heads/")
+    return f"{into} is whole, on {branch} at {gitrepo.text(into, 'rev-parse', '--short', 'HEAD')}"
+
+
 def _steps(project: Project, upstream: Upstream, assessment: Assessment) -> list[Step]:
     return [
         Step(
@@ -130,7 +146,7 @@ def _files(project: Project, upstream: Upstream, assessment: Assessment, patch: 
 def _point_to_pristine(project: Project, upstream: Upstream) -> None:
     """build/pristine is what comparisons put on PYTHONPATH: the very tree the fork was made from."""
     link = project.build / "pristine"
-    fresh = link.with_name(".pristine.new")
+    fresh = link.with_name(f".pristine.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.parent.mkdir(parents=True, exist_ok=True)
     fresh.symlink_to(os.path.relpath(upstream.root, link.parent))
@@ -143,8 +159,10 @@ def _record(project: Project, assessment: Assessment, built: Built, into: Path, 
     journal.install(into, journal.CHECKLIST, _checklist(project, assessment, tuple(outcomes), built))
 
 
-def _checklist(project: Project, assessment: Assessment, outcomes: tuple[Outcome, ...], built: Built) -> str:
-    return checklist.render(checklist.Facts(assessment, built, outcomes, project.lock))
+def _checklist(
+    project: Project, assessment: Assessment, outcomes: tuple[Outcome, ...], built: Built, pending: bool = False
+) -> str:
+    return checklist.render(checklist.Facts(assessment, built, outcomes, project.lock, pending))
 
 
 def _stop_if_failed(outcomes: list[Outcome], what: str) -> None:

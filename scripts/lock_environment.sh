@@ -51,7 +51,7 @@ trim() {
 
 compile fork --overrides requirements/overrides.txt --no-emit-package simpletuner
 trim fork --glibc requirements/glibc.txt --sdists requirements/sdists.txt
-for small in tool installer; do
+for small in tool installer backend; do
     compile "$small"
     trim "$small"
 done

@@ -13,8 +13,11 @@ from .ours import Ours, take_out
 class Files:
     """The upstream's files, read once, with our code taken out where a tree has it already."""
 
-    def __init__(self, tree: Tree, edits: Sequence[Edit], with_fingerprints: bool) -> None:
+    def __init__(
+        self, tree: Tree, edits: Sequence[Edit], with_fingerprints: bool, imported: frozenset[str] = frozenset()
+    ) -> None:
         self.tree, self.edits, self.with_fingerprints = tree, edits, with_fingerprints
+        self.imported = imported
         self._known: dict[str, Ours | None] = {}
 
     def get(self, path: str) -> Ours | None:

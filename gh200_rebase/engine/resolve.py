@@ -6,10 +6,11 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..patches.imports import import_edits
+from ..patches.imports import import_edits, imported_by
 from ..patches.patchmodel import Edit, Patch
 from ..patches.pattern import Found, compile_pattern, find
-from ..patches.verbs import IMPORT
+from ..patches.verbs import IMPORT, needed_names
+from ..syntax.bound import unbound
 from ..syntax.nodes import deep_trees
 from ..syntax.source import Source, Unreadable
 from ..syntax.splice import CannotPlace, Piece, Splice, compose, conflicts
@@ -41,7 +42,8 @@ class _Attempt:
 def resolve(patches: Sequence[Patch], tree: Tree, *, with_fingerprints: bool = True) -> Plan:
     active = [edit for patch in patches for edit in patch.edits if condition_holds(edit.only_if, edit.file, tree)]
     possible = [edit for patch in patches for edit in import_edits(patch, _forms_of(patch, active))]
-    landing = _Landing(Files(tree, [*active, *possible], with_fingerprints))
+    imported = frozenset(name for patch in patches for name in imported_by(patch))
+    landing = _Landing(Files(tree, [*active, *possible], with_fingerprints, imported))
     for patch in patches:
         for edit in patch.edits:
             if edit in active:
@@ -96,13 +98,27 @@ class _Landing:
 
 
 def _try_forms(files: Files, edit: Edit) -> tuple[list[_Attempt], int]:
-    """The attempts made, and the index of the one to use: the first that fits, else the main form."""
+    """The attempts made, and the index of the one to use: the first that fits, else the main form.
+
+    A form fits when its anchor does and, where another form may do better, what its code and contracts name is there.
+    """
     attempts: list[_Attempt] = []
     for index, form in enumerate(edit.forms()):
         attempts.append(_attempt(files, form))
-        if not attempts[-1].problem:
+        if not attempts[-1].problem and (not edit.variants or _is_at_home(files, form)):
             return attempts, index
-    return attempts, 0
+    landed = (index for index, attempt in enumerate(attempts) if not attempt.problem)
+    return attempts, next(landed, 0)
+
+
+def _is_at_home(files: Files, form: Edit) -> bool:
+    """Whether its scope has the names the code uses and the statements the contracts speak of."""
+    ours = files.get(form.file)
+    if ours is None or unbound(ours.source, form.scope, needed_names(form) - files.imported):
+        return False
+    scopes = ours.source.scopes[form.scope]
+    marks = (compile_pattern(text) for text in (*form.after_every, *form.before_any))
+    return all(any(True for place in scopes for _ in find(mark, place.node)) for mark in marks)
 
 
 def _attempt(files: Files, form: Edit) -> _Attempt:

@@ -60,11 +60,22 @@ def find_drift(lock: Lock, version: str, results: Sequence[EditResult]) -> tuple
     seen = observe(version, [result for result in results if result.status != "failed"])
     for result in results:
         entry = seen.get(result.edit.key)
-        difference = compare(lock.expected(result.edit.key, version), entry) if entry else None
+        difference = _since(lock, version, entry, result.edit.key) if entry else None
         if difference:
             hit = result.hits[0] if result.hits else None
             drifts.append(Drift(result.edit.key, *difference, file=result.form.file, line=hit.line if hit else 0))
     return tuple(drifts)
+
+
+def _since(lock: Lock, version: str, entry: Entry, key: str) -> tuple[str, str] | None:
+    """The difference to the release in force, unless somebody has accepted these very surroundings elsewhere."""
+    difference = compare(lock.expected(key, version), entry)
+    if difference and difference[0] == REVIEW:
+        for known in lock.accepted.get(key, ()):
+            other = compare(known, entry)
+            if other is None or other[0] != REVIEW:
+                return INFO, f"{difference[1]}, as accepted in {known.since}"
+    return difference
 
 
 def reviewed_moves(lock: Lock, version: str) -> tuple[str, ...]:

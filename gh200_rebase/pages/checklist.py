@@ -37,6 +37,8 @@ class Facts:
     built: Built
     outcomes: tuple[Outcome, ...]
     lock: Lock
+    pending: bool = False
+    """Whether tests are still to be run: a kill before their end leaves this page."""
 
 
 def render(facts: Facts | None) -> str:
@@ -65,7 +67,8 @@ def _filled(facts: Facts) -> list[str]:
         *((outcome.ok, _told(outcome)) for outcome in facts.outcomes),
     ]
     if not facts.outcomes:
-        checks.append((False, "validation was not run (--skip-tests), or has not come to its end"))
+        said = "has not come to its end: run the same command again" if facts.pending else "was not run (--skip-tests)"
+        checks.append((False, f"validation {said}"))
     return [
         f"- Upstream: {assessment.label} (version {assessment.version})",
         f"- Date: {datetime.now().astimezone():%Y-%m-%d %H:%M %z}",

@@ -61,6 +61,9 @@ def explain(patch: Patch, assessment: Assessment, tree: Tree, around: int = 3) -
         parts += ["", f"--- {result.edit.key}: {result.edit.verb} in {result.form.scope or 'module'}", result.edit.why]
         if result.edit.key in drift:
             parts.append(f"drift ({drift[result.edit.key].level}): {drift[result.edit.key].what}")
+        if result.status == "failed":
+            parts.append("no place found: see the proposals below")
+            continue
         if not result.hits:
             parts.append(f"{result.status}: {result.detail}")
         for hit in result.hits:

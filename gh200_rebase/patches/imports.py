@@ -23,6 +23,10 @@ def import_edits(patch: Patch, forms: Iterable[Edit]) -> Iterator[Edit]:
                 yield Edit(patch.number, edit_id, file, "", IMPORT, "", code, 1, why, "")
 
 
+def imported_by(patch: Patch) -> set[str]:
+    return {bound_name(code) for code in patch.imports}
+
+
 def bound_name(code: str) -> str:
     """What an import of one name binds."""
     (node,) = statements(code)

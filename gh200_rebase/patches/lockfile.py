@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +38,8 @@ class Entry:
 class Lock:
     releases: Mapping[str, str] = field(default_factory=dict)
     edits: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    accepted: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    """Surroundings of upstreams that are no release; `since` is then the upstream they were seen in."""
 
     def newest(self) -> str | None:
         return max(self.releases, key=Version, default=None)
@@ -47,6 +49,10 @@ class Lock:
         entries = self.edits.get(edit_key, ())
         known = [entry for entry in entries if _version(entry.since) <= _version(version)]
         return known[-1] if known else next(iter(entries), None)
+
+    def reviewed(self, edit_key: str) -> tuple[Entry, ...]:
+        """All surroundings of this edit that were ever accepted: those of releases, and of commits and folders."""
+        return self.edits.get(edit_key, ()) + self.accepted.get(edit_key, ())
 
 
 def build(observed: Mapping[str, tuple[str, Mapping[str, Entry]]]) -> Lock:
@@ -62,6 +68,26 @@ def build(observed: Mapping[str, tuple[str, Mapping[str, Entry]]]) -> Lock:
     return Lock(releases, {key: tuple(edits[key]) for key in sorted(edits)})
 
 
+def accept(lock: Lock, found: Mapping[str, Entry]) -> Lock:
+    """The lock with surroundings that somebody reviewed in an upstream that is no release."""
+    accepted = {key: list(entries) for key, entries in lock.accepted.items()}
+    for key, entry in found.items():
+        history = accepted.setdefault(key, [])
+        if not any(entry.same_place(old) for old in history):
+            history.append(entry)
+    return replace(lock, accepted={key: tuple(accepted[key]) for key in sorted(accepted)})
+
+
+def still_accepted(old: Lock, new: Lock) -> Lock:
+    """What was accepted stays so, until a release has the very same surroundings or the edit is gone."""
+    left = {
+        key: tuple(entry for entry in entries if not any(entry.same_place(other) for other in new.edits[key]))
+        for key, entries in old.accepted.items()
+        if key in new.edits
+    }
+    return replace(new, accepted={key: entries for key, entries in left.items() if entries})
+
+
 def load(path: Path) -> Lock:
     if not path.is_file():
         return Lock()
@@ -72,7 +98,8 @@ def load(path: Path) -> Lock:
         edits = {key: tuple(Entry(**entry) for entry in entries) for key, entries in data["edits"].items()}
         for version in (*data["releases"], *(entry.since for entries in edits.values() for entry in entries)):
             Version(version)
-        return Lock(data["releases"], edits)
+        accepted = {key: tuple(Entry(**entry) for entry in found) for key, found in data.get("accepted", {}).items()}
+        return Lock(data["releases"], edits, accepted)
     except (ValueError, TypeError, KeyError, AttributeError, InvalidVersion) as error:
         raise Refused(
             "The lock cannot be read",
@@ -89,6 +116,9 @@ def save(lock: Lock, path: Path) -> None:
     lines += _joined(f"  {json.dumps(version)}: {json.dumps(digest)}" for version, digest in lock.releases.items())
     lines += [" },", ' "edits": {']
     lines += _joined(_edit_block(key, entries) for key, entries in lock.edits.items())
+    if lock.accepted:
+        lines += [" },", ' "accepted": {']
+        lines += _joined(_edit_block(key, entries) for key, entries in lock.accepted.items())
     lines += [" }", "}", ""]
     temporary = path.with_suffix(".tmp")
     temporary.write_text("\n".join(lines), encoding="utf-8")

@@ -65,6 +65,14 @@ def used_names(form: Edit) -> set[str]:
     return {part.id for node in code_nodes(form) for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
+def needed_names(form: Edit) -> set[str]:
+    """What the code finds in its place: names it uses and does not bind itself, and those it says were stored."""
+    parts = [part for node in code_nodes(form) for part in ast.walk(node)]
+    own = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    own |= {alias.asname or alias.name for part in parts if isinstance(part, ast.ImportFrom) for alias in part.names}
+    return {*form.last_stored, *(used_names(form) - own - {UPSTREAM})}
+
+
 def _checked(parse: Callable[[str], object], rule: Callable[[object], str]) -> Callable[[str], str]:
     def check(code: str) -> str:
         try:

@@ -11,7 +11,7 @@ from ..engine.resolve import Plan, resolve
 from ..patches.patchmodel import Expect, Patch
 from ..syntax.nodes import FUNCTIONS, deep_trees, places
 from ..syntax.source import Source, Unreadable, read_source
-from ..syntax.tree import ChangedTree, Tree
+from ..syntax.tree import ChangedTree, MemoryTree, Tree
 from .calls import call_problems, callable_signature, import_problems, imported_names
 from .modules import PACKAGE, Definition, Imported, Module, Modules, bindings, dotted, module_name
 from .signatures import call_problem, method_signature, methods, override_problem, signature_of
@@ -30,7 +30,6 @@ class InterfaceResult:
     detail: str
 
 
-@deep_trees()
 def check_interfaces(
     patches: Sequence[Patch], tree: Tree, overlay: Tree, plan: Plan | None = None
 ) -> tuple[InterfaceResult, ...]:
@@ -42,12 +41,24 @@ def check_interfaces(
     modules = Modules(overlay, ChangedTree(tree, plan.final))
     results: list[InterfaceResult] = []
     for path in overlay.paths():
-        data = overlay.read(path) or b""
         if path.endswith(".py") and path.startswith(f"{PACKAGE}/"):
-            results += _file_results(path, data, modules)
-    for patch in patches:
-        results += [_expected(patch, item, tree) for item in patch.expects]
-    return tuple(results)
+            results += _overlay_results(path, modules)
+    return (*results, *expected_results(patches, tree))
+
+
+def overlay_results(path: str, overlay: Tree, patched: Tree) -> list[InterfaceResult]:
+    """What one file of the overlay uses of upstream; `patched` is upstream with the edits."""
+    return _overlay_results(path, Modules(overlay, patched))
+
+
+@deep_trees()
+def _overlay_results(path: str, modules: Modules) -> list[InterfaceResult]:
+    return list(_file_results(path, modules.overlay.read(path) or b"", modules))
+
+
+@deep_trees()
+def expected_results(patches: Sequence[Patch], tree: Tree) -> list[InterfaceResult]:
+    return [_expected(patch, item, tree) for patch in patches for item in patch.expects]
 
 
 def _file_results(path: str, data: bytes, modules: Modules) -> Iterator[InterfaceResult]:
@@ -167,9 +178,18 @@ def _expected(patch: Patch, item: Expect, tree: Tree) -> InterfaceResult:
         return InterfaceResult(item.name, where, False, "there is no such file")
     try:
         problem = _name_problem(read_source(item.file, data), item)
+        if problem and (moved := _moved_to(item, tree)):
+            problem = _name_problem(moved, item)
     except Unreadable as error:
         problem = str(error)
     return InterfaceResult(item.name, where, not problem, problem)
+
+
+def _moved_to(item: Expect, tree: Tree) -> Source | None:
+    """The file that a shim in the expected one takes the name from."""
+    found = Modules(MemoryTree({}), tree).look_up(module_name(item.file), item.name.split(".")[0])
+    path = found.module.path if found and found.module else item.file
+    return read_source(path, tree.read(path) or b"") if path != item.file else None
 
 
 def _name_problem(source: Source, item: Expect) -> str:

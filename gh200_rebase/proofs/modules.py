@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from ..syntax.nodes import DEFS, own_nodes, places
 from ..syntax.source import Unreadable, read_source
@@ -101,12 +100,8 @@ class Modules:
         return self.find(name) is not None or self._is_folder(name)
 
     def _is_folder(self, name: str) -> bool:
-        return name.replace(".", "/") in self._folders
-
-    @cached_property
-    def _folders(self) -> frozenset[str]:
-        paths = {path.rpartition("/")[0] for tree in (self.overlay, self.upstream) for path in tree.paths()}
-        return frozenset(paths)
+        path = name.replace(".", "/")
+        return self.overlay.has_folder(path) or self.upstream.has_folder(path)
 
     def _load(self, name: str) -> Module | None:
         for tree in (self.overlay, self.upstream):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
@@ -16,6 +17,8 @@ class Tree(Protocol):
     def read(self, path: str) -> bytes | None: ...
 
     def paths(self) -> list[str]: ...
+
+    def has_folder(self, path: str) -> bool: ...
 
 
 class FolderTree:
@@ -38,6 +41,10 @@ class FolderTree:
             found += [f"{folder}/{name}"[prefix:] for name in files]
         return sorted(found)
 
+    def has_folder(self, path: str) -> bool:
+        full = (self.root / path).resolve()
+        return full.is_relative_to(self.root) and full.is_dir() and any(full.iterdir())
+
 
 class MemoryTree:
     """Files held in a dict."""
@@ -51,6 +58,13 @@ class MemoryTree:
     def paths(self) -> list[str]:
         return sorted(self.files)
 
+    def has_folder(self, path: str) -> bool:
+        return path in self._folders
+
+    @cached_property
+    def _folders(self) -> frozenset[str]:
+        return frozenset(str(parent) for path in self.files for parent in PurePosixPath(path).parents)
+
 
 class ChangedTree:
     """A tree with some files replaced or added."""
@@ -63,3 +77,26 @@ class ChangedTree:
 
     def paths(self) -> list[str]:
         return sorted({*self.base.paths(), *self.changed})
+
+    def has_folder(self, path: str) -> bool:
+        return self.base.has_folder(path) or any(name.startswith(f"{path}/") for name in self.changed)
+
+
+class TracedTree:
+    """A tree that remembers what was asked of it: `asked` is all that an answer drawn from it can depend on."""
+
+    def __init__(self, base: Tree) -> None:
+        self.base = base
+        self.asked: set[str] = set()
+
+    def read(self, path: str) -> bytes | None:
+        self.asked.add(path)
+        return self.base.read(path)
+
+    def paths(self) -> list[str]:
+        self.asked.add("")
+        return self.base.paths()
+
+    def has_folder(self, path: str) -> bool:
+        self.asked.add(path)
+        return self.base.has_folder(path)

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ from pathlib import Path
 
 from ..errors import Refused
 
+_SILENT = 2.0
+"""Seconds of waiting that nobody needs to be told about."""
 _FIXES = {
     errno.ENOSPC: "free some space on that disk and run the same command again",
     errno.EDQUOT: "raise the quota or free some space, then run the same command again",
@@ -66,16 +70,27 @@ def remove_tree(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
+def leave_signals_to_the_parent() -> None:
+    """For worker processes: the one that started them says what was left, and ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @contextmanager
 def lock(path: Path, doing: str, patience: float = 10.0) -> Iterator[None]:
     """Hold an exclusive lock; git children inherit it, so after a kill it lasts as long as they do."""
     flags = os.O_RDONLY if path.is_dir() else os.O_RDONLY | os.O_CREAT
     handle = os.open(path, flags, 0o644)
     os.set_inheritable(handle, True)
-    deadline = time.monotonic() + patience
+    started = time.monotonic()
+    told = False
     try:
         while not _try_lock(handle):
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - started
+            if waited > _SILENT and not told:
+                told = True
+                print(f"note: another run is {doing}; waiting for it", file=sys.stderr)
+            if waited > patience:
                 raise Refused(f"Another run is {doing}", where=str(path), fix="wait until it has ended, then try again")
             time.sleep(0.05)
         yield

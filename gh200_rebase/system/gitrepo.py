@@ -12,6 +12,9 @@ from ..errors import Refused
 
 OLDEST_GIT = (2, 25)
 NOBODY = "GH200 rebase <gh200@localhost>"
+USERS = "config/"
+"""Where users and the web UI keep what they wrote: it stays through a run, or is kept aside."""
+NOTES = "refs/notes/gh200"
 # fast-import needs a ref to write to; it stays, because a kill while deleting it would leave packed-refs locked.
 BUILD_REF = "refs/gh200/build"
 
@@ -35,6 +38,9 @@ _SETTINGS = {
     # The mirrors in the cache are bare, and ours.
     "safe.bareRepository": "all",
     "i18n.commitEncoding": "UTF-8",
+    # The same commit has the same id whatever a user prefers for new repositories.
+    "init.defaultObjectFormat": "sha1",
+    "init.defaultRefFormat": "files",
     "advice.detachedHead": "false",
     # A background gc would outlive the command and hold its lock.
     "gc.auto": "0",
@@ -62,13 +68,10 @@ def git(
     env: Mapping[str, str] | None = None,
 ) -> bytes:
     """Run git inside `where` and return what it prints; an exit code not in `ok` is a Refused with git's own words."""
-    command = ["git", "-C", str(where)]
-    for key, value in _SETTINGS.items():
-        command += ["-c", f"{key}={value}"]
     try:
         # close_fds=False: only the workspace lock is inheritable, and it must live as long as this child.
         done = subprocess.run(
-            [*command, *args],
+            command(where, *args),
             input=stdin,
             stdin=None if stdin is not None else subprocess.DEVNULL,
             capture_output=True,
@@ -84,6 +87,17 @@ def git(
         fix = next((text for needle, text in _HINTS.items() if needle in said), "see git's message above")
         raise Refused(f"git {args[0]} failed", where=str(where), why=said or f"exit code {done.returncode}", fix=fix)
     return done.stdout
+
+
+def command(where: Path, *args: str) -> list[str]:
+    """The arguments of a git that obeys only us."""
+    return [
+        "git",
+        "-C",
+        str(where),
+        *(word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")),
+        *args,
+    ]
 
 
 def environment(where: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -127,9 +141,10 @@ def checked_out(repo: Path) -> str | None:
 
 
 def changes(repo: Path) -> list[str]:
-    """Lines of `git status`: tracked changes and files that are neither tracked nor ignored."""
+    """Lines of `git status`: tracked changes, and files that are neither tracked nor ignored nor a user's configs."""
     out = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=dirty")
-    return [os.fsdecode(line) for line in out.split(b"\0") if line]
+    lines = [os.fsdecode(line) for line in out.split(b"\0") if line]
+    return [line for line in lines if not line.startswith(f"?? {USERS}")]
 
 
 def tracked(repo: Path, below: str) -> set[str]:
@@ -155,14 +170,17 @@ def update_refs(repo: Path, refs: Mapping[str, str]) -> None:
     git(repo, "update-ref", "--stdin", stdin="".join(f"update {name} {sha}\n" for name, sha in refs.items()).encode())
 
 
-def identity(repo: Path) -> tuple[str, str]:
-    """Author and committer as git would write them, without the guess git makes from the host name."""
-
-    def who(role: str) -> str:
-        ident = text(repo, "-c", "user.useConfigOnly=true", "var", f"GIT_{role}_IDENT", ok=(0, 128))
-        return ident.rsplit(" ", 2)[0] if ident else NOBODY
-
-    return who("AUTHOR"), who("COMMITTER")
+def note(repo: Path, commit: str, said: str) -> None:
+    """Who made a commit, and when: beside it, because its id must not depend on either."""
+    ident = text(repo, "-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT", ok=(0, 128))
+    who = ident.rsplit(" ", 2)[0] if ident else NOBODY
+    name, _, mail = who.rpartition(" <")
+    people = {
+        f"GIT_{role}_{what}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for what, value in (("NAME", name), ("EMAIL", mail.rstrip(">")))
+    }
+    git(repo, "notes", "--ref", NOTES, "add", "--force", "-m", f"Built by {who} {said}", commit, env=people)
 
 
 @dataclass(frozen=True)
@@ -187,9 +205,7 @@ def write_commits(repo: Path, commits: Iterable[Commit], parent: str | None, sec
     packs = git_path(repo, "objects/pack")
     before = set(packs.glob("tmp_*"))
     try:
-        git(
-            repo, "fast-import", "--quiet", "--force", "--done", stdin=_stream(identity(repo), commits, parent, seconds)
-        )
+        git(repo, "fast-import", "--quiet", "--force", "--done", stdin=_stream(commits, parent, seconds))
     except BaseException:
         for leftover in {*packs.glob("tmp_*"), *git_path(repo, ".").glob("fast_import_crash_*")} - before:
             leftover.unlink(missing_ok=True)
@@ -197,9 +213,8 @@ def write_commits(repo: Path, commits: Iterable[Commit], parent: str | None, sec
     return text(repo, "rev-parse", "--verify", BUILD_REF)
 
 
-def _stream(people: tuple[str, str], commits: Iterable[Commit], parent: str | None, seconds: int) -> bytes:
-    author, committer = people
-    signature = f"author {author} {seconds} +0000\ncommitter {committer} {seconds} +0000\n"
+def _stream(commits: Iterable[Commit], parent: str | None, seconds: int) -> bytes:
+    signature = f"author {NOBODY} {seconds} +0000\ncommitter {NOBODY} {seconds} +0000\n"
     out: list[bytes] = []
     for commit in commits:
         out += [f"commit {BUILD_REF}\n{signature}".encode(), _data(commit.message.encode())]

@@ -20,6 +20,8 @@ from . import pristine, registry
 from .archive import BadArchive, extract
 
 GRAMMAR = "pypi:VERSION, pypi:latest, git:URL_OR_PATH@REF or path:DIR"
+UNDATED = 1_704_067_200
+"""The date of a folder's commits, 2024-01-01: its files' own dates change with every copy."""
 _SOURCE_HEAD = "refs/source/HEAD"
 _REFSPECS = (
     "+refs/heads/*:refs/heads/*",
@@ -170,7 +172,7 @@ def _from_path(spec: Spec, cache: Path) -> Upstream:
         raise Refused(f"There is no folder {spec.source}", fix="check the path")
     version = pristine.version(root)
     commit = tip(root, "HEAD") if (root / ".git").exists() else None
-    return Upstream(spec, f"path:{version}", version, root, pristine.digest(root), commit, pristine.newest(root))
+    return Upstream(spec, f"path:{version}", version, root, pristine.digest(root), commit, UNDATED)
 
 
 def _unpacked(cache: Path, name: str, archive: Callable[[Path], Path]) -> tuple[Path, _Note]:

@@ -17,7 +17,7 @@ UPSTREAM_BRANCH = "upstream"
 LOG, SCRIPT, PATCH, CHECKLIST = "MERGE_LOG.txt", "ROLLBACK.sh", "gh200-current.patch", "GH200_REBASE_CHECKLIST.md"
 RUN_FILES = (LOG, SCRIPT, PATCH, CHECKLIST)
 CRASH_AT = "GH200_REBASE_CRASH_AT"
-"""Test hook: the process kills itself with SIGKILL when it reaches the step of this name."""
+"""Test hook: the process kills itself with SIGKILL, or with SIGTERM for NAME:TERM, when it reaches that step."""
 
 
 @dataclass(frozen=True)
@@ -77,5 +77,6 @@ def install(repo: Path, name: str, text: str) -> None:
 
 def step(name: str) -> None:
     """Name a moment between two changes, for the tests that kill the process there."""
-    if os.environ.get(CRASH_AT) == name:
-        os.kill(os.getpid(), signal.SIGKILL)
+    at, _, how = os.environ.get(CRASH_AT, "").partition(":")
+    if at == name:
+        os.kill(os.getpid(), signal.SIGTERM if how == "TERM" else signal.SIGKILL)

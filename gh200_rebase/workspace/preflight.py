@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import Refused
-from ..system.gitrepo import changes, git, git_path, require_git, text, tip, tree_paths
+from ..system.gitrepo import USERS, changes, git, git_path, require_git, text, tip, tree_paths
 from ..upstream.pristine import MARK
 from . import journal
 from .rollback import UNFINISHED_FIX
@@ -116,6 +116,8 @@ def refuse_overwrites(repo: Path, head: str, coming: str) -> None:
             fix="rename them in the patch",
         )
     in_way = sorted({hit for path in wanted - tracked for hit in _in_way(repo, path, tracked)})
+    # A user's own configs are kept aside by the run itself, with their place named.
+    in_way = [path for path in in_way if not path.startswith(USERS)]
     if in_way:
         raise Refused(
             "Files that git does not track are in the way of the fork's own",

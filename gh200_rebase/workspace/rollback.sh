@@ -67,7 +67,8 @@ find_run() {
 }
 
 check_clean() {
-    changed=$(g status --porcelain --untracked-files=all --ignore-submodules=dirty | head -n 10)
+    # A user's own configs stay where they are, or are kept aside where a tree of the run has one.
+    changed=$(g status --porcelain --untracked-files=all --ignore-submodules=dirty | grep -v '^?? "\{0,1\}config/' | head -n 10)
     [ -z "$changed" ] || refuse "The tree has changes that a rollback would lose:
 $changed" "commit them, or put them aside with: git stash -u"
 }
@@ -87,6 +88,16 @@ with_index() { (
     g "$@"
 ); }
 
+# Sets `way` to what stands where a folder of the path belongs: a file or a link that a checkout would take away.
+in_its_way() {
+    way=
+    parent=$1
+    while :; do
+        case $parent in */*) parent=${parent%/*} ;; *) return ;; esac
+        if [ -L "$parent" ] || { [ -e "$parent" ] && [ ! -d "$parent" ]; }; then way=$parent; fi
+    done
+}
+
 # What is neither in the tree before nor in the tree after is somebody's work: copied aside before anything is forced.
 # Compared by content, in an index of its own: the checkout's may have been told to overlook files.
 set_aside() {
@@ -105,7 +116,10 @@ set_aside() {
     aside=$store/$backup/aside
     while [ -e "$aside" ]; do aside=$aside.next; done
     comm -23 "$scratch/known" "$scratch/same" | while IFS= read -r path; do
+        in_its_way "$path"
+        [ -z "$way" ] || path=$way
         [ -e "$path" ] || [ -L "$path" ] || continue
+        [ ! -e "$aside/$path" ] && [ ! -L "$aside/$path" ] || continue
         mkdir -p "$aside/$(dirname "./$path")"
         cp -RPp "./$path" "$aside/$path"
         echo "Kept aside, because it is neither the tree before nor the one after: $path is now $aside/$path"
@@ -148,7 +162,10 @@ put_back() {
     keep_moved "$upstream" "$upstream_before" "$upstream_after"
     case $branch in detached | "$fork" | "$upstream") ;; *) keep_moved "$branch" "$before" "$before" ;; esac
     if grep -q "^Backup branch: $backup\$" MERGE_LOG.txt 2>/dev/null; then
-        cp MERGE_LOG.txt "$store/$backup/MERGE_LOG.txt"
+        # Somebody may have written into them: ticked boxes, notes.
+        for name in MERGE_LOG.txt ROLLBACK.sh gh200-current.patch GH200_REBASE_CHECKLIST.md; do
+            [ ! -f "$name" ] || cp -p "$name" "$store/$backup/$name"
+        done
     fi
     rm -f MERGE_LOG.txt ROLLBACK.sh gh200-current.patch GH200_REBASE_CHECKLIST.md
     g checkout -q -f --detach "$before"
@@ -194,7 +211,7 @@ main() {
     [ -n "$unfinished" ] || check_clean
     [ -n "$yes" ] || ask
     put_back
-    echo "Rolled back: $(pwd) is on ${branch#refs/heads/} at $before again. Backup branch $backup stays; the log is in $store/$backup."
+    echo "Rolled back: $(pwd) is on ${branch#refs/heads/} at $before again. Backup branch $backup stays; log and checklist are in $store/$backup."
 }
 
 # All of it is read before any of it runs: the checkout may replace this very file.

@@ -18,6 +18,7 @@ from ..system.gitrepo import (
     git,
     git_path,
     last_with_trailer,
+    note,
     text,
     tip,
     trailer,
@@ -33,9 +34,10 @@ from .journal import CHECKLIST, FORK_BRANCH, LOG, PATCH, RUN_FILES, SCRIPT, UPST
 from .preflight import preflight, refuse_full_disk, refuse_overwrites
 from .rollback import SCRIPT_SOURCE, carry_out, carry_out_or_undo
 
+_PATIENCE = 600
 _PRISTINE, _BASE = "Gh200-Pristine", "Gh200-Base"
 # Wins over any .gitattributes of upstream: without it a checkout may rewrite line endings, $Id$ or encodings.
-_EXACT = "* -text -filter -ident -working-tree-encoding\n"
+EXACT = "* -text -filter -ident -working-tree-encoding\n"
 # What operators put into the folder they start from, and what runs leave there; such a tree is still clean.
 _LEFTOVERS = (
     "/config/your_*",
@@ -117,16 +119,19 @@ def _refuse_bad_paths(steps: Sequence[Step]) -> None:
 def _fresh(into: Path, upstream: Upstream, steps: Sequence[Step], checklist: Page) -> Built:
     into.parent.mkdir(parents=True, exist_ok=True)
     place = into.with_name(f".{into.name}.gh200-new")
-    with lock(into.parent, f"making a folder in {into.parent}", patience=60):
+    with lock(into.parent, f"making a folder in {into.parent}", patience=_PATIENCE):
         preflight(into)
+        if (into / ".git").exists():
+            # Another run has made it while this one waited.
+            return _in_place(into, upstream, steps, checklist)
         remove_tree(place)
         try:
             place.mkdir()
             git(place, "init", "--quiet", "--template=")
             git(place, "symbolic-ref", "HEAD", f"refs/heads/{UPSTREAM_BRANCH}")
             git(place, "config", "core.autocrlf", "false")
-            write_atomic(git_path(place, "info/attributes"), _EXACT.encode())
-            first = _import_pristine(place, upstream, None)
+            write_atomic(git_path(place, "info/attributes"), EXACT.encode())
+            first = _import_pristine(place, upstream)
             update_refs(place, {f"refs/heads/{UPSTREAM_BRANCH}": first})
             step("pristine")
             built, run = _plan(place, upstream, steps, first, checklist)
@@ -139,7 +144,7 @@ def _fresh(into: Path, upstream: Upstream, steps: Sequence[Step], checklist: Pag
 
 
 def _in_place(into: Path, upstream: Upstream, steps: Sequence[Step], checklist: Page) -> Built:
-    with lock(into, "changing this tree"):
+    with lock(into, "changing this tree", patience=_PATIENCE):
         preflight(into)
         built, run = _plan(into, upstream, steps, _pristine(into, upstream), checklist)
         if not built.already and (kept := carry_out_or_undo(into, run)):
@@ -162,6 +167,7 @@ def _plan(repo: Path, upstream: Upstream, steps: Sequence[Step], first: str, che
     refuse_overwrites(repo, head, built.tip)
     refuse_full_disk(repo, built.tip)
     _prepare(repo, run, upstream, commits, checklist(built))
+    note(repo, built.tip, f"on {datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}")
     step("prepared")
     journal.write(repo, run)
     step("journal")
@@ -179,14 +185,15 @@ def _pristine(repo: Path, upstream: Upstream) -> str:
         return commit
     if previous and trailer(repo, previous, _PRISTINE) == upstream.digest:
         return previous
-    return _import_pristine(repo, upstream, previous)
+    return _import_pristine(repo, upstream)
 
 
-def _import_pristine(repo: Path, upstream: Upstream, parent: str | None) -> str:
+def _import_pristine(repo: Path, upstream: Upstream) -> str:
+    """A commit without a past: its id says which upstream it is, not what stood in this folder before."""
     trailers = {"Gh200-Upstream": upstream.label.replace(":", " ", 1), _PRISTINE: upstream.digest}
     message = _message(f"Upstream SimpleTuner {upstream.version}, untouched", "", trailers)
-    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or upstream.seconds)
-    return write_commits(repo, [Commit(message, pristine.files(upstream.root), replaces_all=True)], parent, seconds)
+    files = pristine.files(upstream.root)
+    return write_commits(repo, [Commit(message, files, replaces_all=True)], None, upstream.seconds)
 
 
 def _write_steps(repo: Path, steps: Sequence[Step], first: str) -> tuple[str, ...]:

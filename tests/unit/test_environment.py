@@ -15,7 +15,7 @@ import gh200_rebase
 
 pytestmark = pytest.mark.unit
 
-LOCKS = ("fork", "tool", "installer")
+LOCKS = ("fork", "tool", "installer", "backend")
 MACHINES = ("x86_64", "aarch64")
 PYTHONS = ("3.12", "3.13")
 

@@ -1,0 +1,51 @@
+"""What several commands do first: find the upstream that was asked for, and assess it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from ..errors import Refused
+from ..lock.assess import Assessment, assess
+from ..project import Project
+from ..syntax.tree import FolderTree, Tree
+from ..upstream.fetch import Upstream, fetch, parse_spec
+
+Result = dict[str, Any]
+
+
+def fetched(project: Project, asked: str | None) -> Upstream:
+    return fetch(parse_spec(asked or default_spec(project)), project.cache)
+
+
+def assess_into(project: Project, upstream: Upstream, result: Result) -> Assessment:
+    assessment = assess(project, FolderTree(upstream.root), upstream.label, upstream.version)
+    result.update(assessment.as_json())
+    return assessment
+
+
+def assessed(project: Project, options: Namespace, result: Result) -> tuple[Upstream, Assessment]:
+    upstream = fetched(project, options.upstream)
+    return upstream, assess_into(project, upstream, result)
+
+
+def verified_tree(project: Project, asked: str | None) -> Tree | None:
+    """What the edits were last verified on; where it cannot be had, a place is judged without it."""
+    try:
+        return FolderTree(fetched(project, asked).root)
+    except Refused as error:
+        if asked:
+            raise
+        print(f"note: without the last verified release, only names and shapes are compared ({error.what})")
+        return None
+
+
+def default_spec(project: Project) -> str:
+    newest = project.lock.newest()
+    if newest is None:
+        raise Refused(
+            "The lock has verified no release yet",
+            where=str(project.lock_path),
+            fix="name one with --upstream pypi:VERSION, or verify all with `./execute_gh200_rebase.sh lock`",
+        )
+    return f"pypi:{newest}"
