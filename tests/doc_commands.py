@@ -190,6 +190,18 @@ COMMANDS: dict[str, How] = {
     "./execute_gh200_rebase.sh explain NN": Elsewhere(
         f"{REBASE}::test_explain_shows_the_inserted_line_in_its_surroundings", "explain"
     ),
+    "./execute_gh200_rebase.sh check --upstream pypi:latest --propose": Elsewhere(
+        "tests/unit/test_propose.py::test_propose_finds_the_place_and_writes_the_variant", "--propose"
+    ),
+    "./execute_gh200_rebase.sh matrix --git ../SimpleTuner --first-parent": Elsewhere(
+        "tests/unit/test_history.py::test_matrix_of_every_commit_names_the_one_that_broke", "--first-parent"
+    ),
+    "./execute_gh200_rebase.sh blame 05/builder --git ../SimpleTuner --first-parent": Elsewhere(
+        "tests/unit/test_history.py::test_blame_names_commit_author_date_and_subject", "blame"
+    ),
+    "./execute_gh200_rebase.sh verify build/fork": Elsewhere(
+        "tests/unit/test_reproducible.py::test_reproducible_tree_is_verified", "verify"
+    ),
     "./execute_gh200_rebase.sh wheel": Run(at_root=True, marks=("network", "slow"), needs="build/fork/simpletuner"),
     "./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.5.0": EXAMPLE,
     "git diff --stat": EXAMPLE,
