@@ -199,6 +199,9 @@ COMMANDS: dict[str, How] = {
     "./execute_gh200_rebase.sh blame 05/builder --git ../SimpleTuner --first-parent": Elsewhere(
         "tests/unit/test_history.py::test_blame_names_commit_author_date_and_subject", "blame"
     ),
+    "git notes --ref=gh200 show": Elsewhere(
+        "tests/unit/test_reproducible.py::test_reproducible_fork_in_two_folders", "--ref=gh200"
+    ),
     "./execute_gh200_rebase.sh verify build/fork": Elsewhere(
         "tests/unit/test_reproducible.py::test_reproducible_tree_is_verified", "verify"
     ),
