@@ -74,9 +74,13 @@ def _find_missing(
     if not todo:
         return
     with ProcessPoolExecutor(jobs or os.cpu_count(), initializer=_enter, initargs=(project.root, repo)) as pool:
-        while todo:
-            _round(pool, kept, todo, trees)
-            todo = _missing(kept, units, trees)
+        try:
+            while todo:
+                _round(pool, kept, todo, trees)
+                todo = _missing(kept, units, trees)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _missing(

@@ -57,11 +57,16 @@ def run(project: Project, releases: Sequence[tuple[str, Path, str]], jobs: int |
         tqdm(total=len(releases), initial=len(releases) - len(todo), unit="release", file=sys.stderr) as bar,
     ):
         started = {pool.submit(_assess_release, project.root, *release): release[0] for release in todo}
-        for done in as_completed(started):
-            rows[started[done]] = row = done.result()
-            _store(project, row)
-            bar.set_postfix_str(row.version)
-            bar.update()
+        try:
+            for done in as_completed(started):
+                rows[started[done]] = row = done.result()
+                _store(project, row)
+                bar.set_postfix_str(row.version)
+                bar.update()
+        except BaseException:
+            # Leaving the pool would wait for all that was handed in.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return sorted((row for row in rows.values() if row), key=lambda row: Version(row.version))
 
 
