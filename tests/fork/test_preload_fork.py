@@ -75,7 +75,7 @@ def test_preload_killed_in_the_middle_and_started_again(lab: tiny.Lab) -> None:
             time.sleep(0.05)
         os.killpg(group, signal.SIGKILL)
 
-    killed = lab.run("killed", lab.config("off", **tiny.SHORT, **STEPS, **ON), launcher=tiny.CPU, while_training=kill)
+    killed = lab.run("killed", lab.config("off", **tiny.SHORT | STEPS | ON), launcher=tiny.CPU, while_training=kill)
     assert killed.code != 0 and cached(lab.folder / "cache") == files
     again, off = lab.watched("again", **STEPS, **ON), lab.watched("again-off", **STEPS)
     assert counters(again)["disk_reads_in_training"] == 0 and again.trace == off.trace
@@ -98,7 +98,7 @@ def test_preload_two_ranks_have_their_own_parts(lab: tiny.Lab) -> None:
 def test_warm_cache_a_text_dataset_upstream_makes_obeys_cache_dir(lab: tiny.Lab) -> None:
     parent = lab.folder / "elsewhere"
     for persistent in (True, False):
-        config = lab.config("off", **tiny.SHORT, **STEPS)
+        config = lab.config("off", **tiny.SHORT | {"max_train_steps": 2})
         config["cache_config"] = {**UNIFIED, "cache_dir": str(parent), "persistent_cache": persistent}
         pictures = {key: value for key, value in config["datasets"][0].items() if key != "cache_dir_vae"}
         config["datasets"] = [pictures | {"instance_data_dir": str(lab.folder / "pictures")}]
