@@ -42,6 +42,16 @@ def test_apply_gives_pristine_import_and_one_commit_per_patch(lab: Lab) -> None:
     assert lab.git("status", "--porcelain") == ""
 
 
+def test_quiet_apply_shows_only_edits_with_something_to_say(lab: Lab) -> None:
+    """What is not as last reviewed is told in any case; a plain edit only when asked for."""
+    output = lab.run("--skip-tests", "--upstream", lab.upstream("v1"))
+    assert "01/base" not in output and "edits  " in output and len(output.splitlines()) < 15
+    drifted = lab.run("--skip-tests", "--upstream", lab.upstream("v2"), code=2)
+    told = [line for line in drifted.splitlines() if line[:3] in ("01/", "02/")]
+    assert told and not any(line.endswith("  applied") for line in told)
+    assert "01/base" in lab.run("--skip-tests", "--verbose", "--accept-drift", "--upstream", lab.upstream("v2"))
+
+
 def test_second_run_says_already_there_and_changes_nothing(lab: Lab) -> None:
     upstream = lab.upstream("v1")
     lab.run("--skip-tests", "--upstream", upstream)
