@@ -28,6 +28,7 @@ RAMP = {
     "target_effective_batch_size": 4,
     "batch_rampup_steps": 3,
 }
+BF16_STEP = 2**-8
 ON = {"cache_config": UNIFIED, "gh200_optimizations": HINTS}
 RAMPED = {"cache_config": UNIFIED, "gh200_optimizations": HINTS | RAMP}
 # As Accelerate's launcher sets it; the other two make a run comparable with one on the CPU, and one with gloo possible.
@@ -134,7 +135,8 @@ def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(sta
     assert ramped.run.watched_windows() == cpu.watched_windows() == [1, 1, 1, 2]
     pairs = zip(ramped.run.micro_losses(), cpu.micro_losses(), strict=True)
     apart = [abs(float.fromhex(one) / float.fromhex(other) - 1) for one, other in pairs]
-    assert max(apart) < 1e-5, apart
+    # Autocast computes norms in float32 on a GPU and in bf16 on a CPU; plain forward passes are equal to the bit.
+    assert max(apart) < BF16_STEP, apart
 
 
 def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: StandIn) -> None:
