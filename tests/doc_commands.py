@@ -128,6 +128,8 @@ COMMANDS: dict[str, How] = {
     "python -m gh200_lab.bench staging": Elsewhere(
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),
+    "python -m gh200_lab.bench ramp": Elsewhere(f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"),
+    "pytest -k ramp_words_bf16": Run(at_root=True, more=" --collect-only -q", marks=("slow",)),
     "python -m gh200_lab.bench.ramp_study --output docs/ramp_study.png": Elsewhere(
         "tests/unit/test_ramp_measured.py::test_ramp_measured_study_draws_its_plot", "gh200_lab.bench.ramp_study"
     ),
