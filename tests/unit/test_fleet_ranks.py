@@ -182,7 +182,7 @@ def test_fleet_a_stager_that_dies_is_named_in_seconds_whatever_its_children_do(
         for rank in others:
             reply = rank.came(seconds=20)
             assert reply["error"] == "StagerFailed" and f"Process {stager.pid} ended" in reply["text"]
-            assert "3.000 MB of 12.000 MB" in reply["text"]
+            assert "3.0 MB of 12.0 MB" in reply["text"]
     finally:
         if child:
             os.kill(child, signal.SIGKILL)
@@ -230,7 +230,7 @@ def test_fleet_a_stopped_stager_is_named_with_its_progress_and_has_a_bound(
         assert here(root, never, patience=2) is None
     text = caplog.text
     assert f"Waiting for process {stager.pid}" in text and "is stopped" in text
-    assert "3.000 MB of 12.000 MB, 25%" in text and "reading from disk" in text
+    assert "3.0 MB of 12.0 MB, 25%" in text and "reading from disk" in text
     assert f"Waiting for process {stager.pid}: staging x" in capsys.readouterr().err
 
 

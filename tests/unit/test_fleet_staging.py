@@ -153,12 +153,12 @@ def test_fleet_partial_order_says_what_is_held_first(
     held = {Path(name).name for name, _ in arena.names()}
     assert first in held and (held == {"b"}) == (order == "largest")
     left = next(name for name in "ab" if name not in held)
-    assert "did not fit" in caplog.text and f"{tmp_path / left}: 0.0" in caplog.text and "% of the bytes" in caplog.text
+    assert "did not fit" in caplog.text and f"{tmp_path / left}: " in caplog.text and "% of the bytes" in caplog.text
 
 
-def test_fleet_small_sizes_are_shown_in_megabytes(tmp_path: Path) -> None:
+def test_fleet_small_sizes_are_shown_in_small_units(tmp_path: Path) -> None:
     make(tmp_path, 3, 40_000)
-    with pytest.raises(OverMemoryLimit, match=r"needs 0\.12\d MB of RAM, 0\.050 MB may be used"):
+    with pytest.raises(OverMemoryLimit, match=r"needs 12\d\.\d KB of RAM, 50\.0 KB may be used"):
         stage("x", tmp_path, InMemory(memory_limit_gb=5e-5))
     assert spoken_size(3 * GB) == "3.000 GB" and spoken_size(12_345_678) == "12.3 MB"
 
@@ -253,13 +253,18 @@ def test_fleet_a_path_leads_to_the_staged_bytes_for_another_process_too(
     arena = stage("x", tmp_path, InMemory(compression=compression))
     number = arena.find(str(clip))
     assert number is not None
-    before = len(os.listdir("/proc/self/fd"))
     with opened_by_path(arena, number, str(clip)) as path:
         clip.unlink()
         assert path.endswith("/clip.mp4") and Path(path).read_bytes() == b"moov" * 100_000
         told = subprocess.run(["wc", "-c", path], capture_output=True, text=True, check=True)
         assert told.stdout.startswith("400000 ")
-    assert not os.path.lexists(path) and len(os.listdir("/proc/self/fd")) == before
+    assert not os.path.lexists(path)
+    # The thread that gives the page cache back opens and closes files meanwhile.
+    assert not any("-media" in link for link in map(_link, Path("/proc/self/fd").iterdir()))
+
+
+def _link(path: Path) -> str:
+    return os.readlink(path) if os.path.lexists(path) else ""
 
 
 def test_fleet_large_files_are_compressed_in_blocks(tmp_path: Path) -> None:

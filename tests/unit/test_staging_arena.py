@@ -118,7 +118,7 @@ def test_one_line_at_the_end_says_what_was_done(tree: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.INFO):
         stage("photos", tree, InMemory(compression="zlib"))
     (record,) = caplog.records
-    for part in ("photos", "7 files", "0.620 MB", "ratio", " s.", "Page cache"):
+    for part in ("photos", "7 files", "620.0 KB", "ratio", " s.", "Page cache"):
         assert part in record.getMessage()
 
 
@@ -209,7 +209,7 @@ def test_where_sendfile_is_not_possible_the_file_is_read(tree: Path, monkeypatch
 def test_a_dataset_over_the_limit_is_refused_before_the_first_byte(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simpletuner.gh200.datasets.staging.Worker", None)
     for compression in (None, "lz4"):
-        with pytest.raises(OverMemoryLimit, match="0.100 MB may be used"):
+        with pytest.raises(OverMemoryLimit, match="100.0 KB may be used"):
             stage("x", tree, InMemory(compression=compression, memory_limit_gb=0.0001))
 
 
