@@ -12,6 +12,7 @@ from pathlib import Path
 from ..errors import Refused
 from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
 from ..system.gitrepo import (
+    NOBODY,
     Commit,
     File,
     checked_out,
@@ -183,7 +184,9 @@ def _pristine(repo: Path, upstream: Upstream) -> str:
         if not tip(repo, commit):
             git(repo, "fetch", "--quiet", "--no-tags", "--end-of-options", str(upstream.mirror), commit)
         return commit
-    if previous and trailer(repo, previous, _PRISTINE) == upstream.digest:
+    # One of an older revision of this tool has its builder's name and a past, and so another id.
+    signed = text(repo, "show", "--no-patch", "--format=%an <%ae>%P", previous) if previous else ""
+    if previous and signed == NOBODY and trailer(repo, previous, _PRISTINE) == upstream.digest:
         return previous
     return _import_pristine(repo, upstream)
 
