@@ -69,6 +69,10 @@ class Run:
                 found = self._parts[kind]
         return found
 
+    def bytes_in_pools(self) -> int:
+        """Managed memory that torch's own pools have: it comes before the caches'."""
+        return self.managed.pools if self.managed is not None else 0
+
     def at_end(self, call: Callable[[], object]) -> None:
         """Called when the run ends, the last one given first."""
         self._ending.callback(call)

@@ -7,6 +7,7 @@ import mmap
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,16 +25,19 @@ class ArenaFull(Exception):
 
 
 class CacheBudget:
-    """The byte limit several arenas share; counts packed bytes, padding included."""
+    """The byte limit several arenas share; counts packed bytes, padding included. `others` are bytes that come first."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, others: Callable[[], int] = lambda: 0) -> None:
         self.limit, self.used = limit, 0
+        self._others = others
         self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
         with self._lock:
-            if self.limit is not None and self.used + size > self.limit:
-                raise ArenaFull(f"the limit of {self.limit} bytes is reached ({self.used} used, {size} wanted)")
+            others = self._others()
+            if self.limit is not None and others + self.used + size > self.limit:
+                beside = f" and {others} by torch's pools" if others else ""
+                raise ArenaFull(f"the limit of {self.limit} bytes is reached ({self.used} used{beside}, {size} wanted)")
             self.used += size
 
     def give_back(self, size: int) -> None:

@@ -51,7 +51,7 @@ class HeldCaches:
 
     def opened(self) -> CacheStore:
         if self.store is None:
-            self.store = CacheStore(self.run.options)
+            self.store = CacheStore(self.run.options, self.run.bytes_in_pools)
         return self.store
 
     def _may_move(self, pointer: int, size: int) -> bool:

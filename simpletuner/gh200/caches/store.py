@@ -39,8 +39,8 @@ def file_signature(path: str) -> Signature:
 class CacheStore:
     """All unified-memory entries of this process, by file; caches that share a directory share entries."""
 
-    def __init__(self, options: CacheOptions) -> None:
-        self._budget = CacheBudget(byte_limit(options))
+    def __init__(self, options: CacheOptions, pools: Callable[[], int] = lambda: 0) -> None:
+        self._budget = CacheBudget(byte_limit(options), pools)
         self._arenas: dict[Consumer, TensorArena] = {}
         self._entries: dict[str, Entry] = {}
         self._by_pointer: dict[int, Slot] = {}

@@ -8,7 +8,7 @@ from .limits import GB, memory_limits, spoken_size
 
 
 class ManagedBudget:
-    """Pools come first: what they take is taken from the caches' part, never the other way round."""
+    """What torch's pools have of it; caches count that as taken, pools never count the caches."""
 
     def __init__(self, limit: int, name: str) -> None:
         self.limit, self.name = limit, name
@@ -29,9 +29,6 @@ class ManagedBudget:
     def give_back(self, size: int) -> None:
         with self._lock:
             self.pools -= size
-
-    def left_for_caches(self) -> int:
-        return max(0, self.limit - self.pools)
 
 
 def managed_budget(hbm: int, ratio: float, limit_gb: float | None) -> ManagedBudget:

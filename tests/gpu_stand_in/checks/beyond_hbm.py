@@ -14,7 +14,8 @@ from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 
 from gh200_lab.memory_run import begin_memory_run  # noqa: E402
-from simpletuner.gh200.memory import hints  # noqa: E402
+from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget  # noqa: E402
+from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.pools import sites  # noqa: E402
 from simpletuner.gh200.run import MANAGED, Run, current, end  # noqa: E402
@@ -187,9 +188,24 @@ def check_the_end_of_a_run_gives_back_what_nothing_uses() -> None:
 
 def check_batch_hints_leave_torchs_pools_alone() -> None:
     run = begun(Trainer(), managed_memory="all", enable_uvm_hints=True)
-    hints.optimize_batch_for_gh200({"latents": torch.ones(MB, device=DEVICE)})
+    optimize_batch_for_gh200({"latents": torch.ones(MB, device=DEVICE)})
     assert run.hints.report()["hints"] == {"batch": {"stepped_back": 1}}, run.hints.report()
     end()
+
+
+def check_caches_count_what_the_pools_have() -> None:
+    run = begun(Trainer(), managed_memory="all", uvm_oversubscription_ratio=0.25)
+    held = torch.empty(40 * MB, dtype=torch.uint8, device=DEVICE)
+    budget = CacheBudget(64 * MB, run.bytes_in_pools)
+    budget.take(20 * MB)
+    try:
+        budget.take(20 * MB)
+        raise AssertionError("the bound is counted twice")
+    except ArenaFull as full:
+        assert "torch's pools" in str(full)
+    del held
+    end()
+    budget.take(20 * MB)
 
 
 def check_what_was_never_shown_is_refused_with_all_its_names() -> None:
