@@ -1,4 +1,4 @@
 """The rebase tool: turns any SimpleTuner release into the GH200 fork by structural patches."""
 
-REVISION = 2
+REVISION = 3
 """Number of the fork's own release; the wheel is called X.Y.Z+gh200.REVISION."""

@@ -183,7 +183,7 @@ def _our_reader(files: Path) -> Callable[[str], object]:
     """The backend itself inside a fork; the arena it reads from where there is no upstream."""
     try:
         from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
-    except ModuleNotFoundError:
+    except ImportError:
         arena = staged(files)
         return partial(_read_from, arena)
     with redirect_stderr(io.StringIO()):

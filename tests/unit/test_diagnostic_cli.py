@@ -161,7 +161,7 @@ def smi(folder: Path, body: str) -> Path:
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
 def test_nvidia_smi_alone_tells_enough(tmp_path: Path) -> None:
-    smi(tmp_path, "echo '0, NVIDIA GH200 480GB, 565.57.01, 9.0, 97871, 600'")
+    smi(tmp_path, "echo '0, NVIDIA GH200 480GB, 565.57.01, 9.0, 97871, 600, GPU-5d1c'")
     done = run(tmp_path, "--skip-allocation", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
     report = json.loads(done.stdout)
     assert report["facts"]["gpus"]["source"] == "nvidia-smi"

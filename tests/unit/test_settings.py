@@ -277,7 +277,7 @@ def test_inline_datasets_and_their_blocks() -> None:
         {"id": "b", "dataset_type": "text_embeds"},
     ]
     found = read_settings({"datasets": datasets}, {})
-    assert found.in_memory["a"].model_dump() == block
+    assert found.in_memory["a"].model_dump(include=set(block)) == block
     assert json.loads(found.inline_datasets or "") == datasets
 
 
@@ -416,7 +416,7 @@ def test_runtime_config_tells_what_is_on_and_why_not(
     assert current is not None
     current.report_on(runtime.HINTS, "gpu_first")
     told = StateHooks.get_gh200_runtime_config()
-    assert told["on"] == {runtime.HINTS: "gpu_first"} and not told["unavailable"]
+    assert told["on"][runtime.HINTS] == "gpu_first" and not told["unavailable"]
     (record,) = [record for record in caplog.records if record.name == "gh200.settings"]
     assert "enable_uvm_hints = True  (config file x.json)" in record.getMessage()
     json.dumps(told)
