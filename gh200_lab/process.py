@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +46,20 @@ def run(
 ) -> Finished:
     """What it printed is kept in `log`; `watch` is called again and again while it runs, with its process group."""
     started = time.monotonic()
-    with log.open("ab" if append else "wb") as written:
+    with log.open("ab" if append else "wb") as written, _signals_wait() as let_through:
         begun = written.tell()
         # A session of its own: launchers start children, and all of them must end with the scenario.
         process = subprocess.Popen(
-            command, cwd=cwd, env=dict(environment), stdout=written, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=cwd,
+            env=dict(environment),
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=let_through,
         )
         try:
+            let_through()
             while process.poll() is None:
                 if time.monotonic() - started > limit:
                     told = complaint(_printed(log, begun))
@@ -63,6 +71,17 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return Finished(process.returncode, _printed(log, begun), time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[Callable[[], object]]:
+    """A signal that came after the child's start and before the lines that end it would leave the child behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    let_through = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+    try:
+        yield let_through
+    finally:
+        let_through()
 
 
 def _printed(log: Path, begun: int) -> str:

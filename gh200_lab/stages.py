@@ -25,7 +25,11 @@ SHOWN = 30
 TAIL = 1 << 16
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Where the reason of a failure begins: our own errors, Python's, and what pytest says after the last test.
-REASON = re.compile(r"^(error: |Error: |Traceback \(most recent|E   |=+ (FAILURES|ERRORS|short test summary))")
+TRACEBACK = "Traceback (most recent call last)"
+LAUNCHER = "subprocess.CalledProcessError"
+REASON = re.compile(
+    r"^(error: |Error: |This training cannot work|GH200 settings: |Traceback \(most recent|E   |=+ (FAILURES|ERRORS|short test summary))"
+)
 
 
 class Log:
@@ -142,9 +146,17 @@ def plain(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
+def _without_launcher(lines: list[str]) -> list[str]:
+    """Accelerate ends with a traceback of its own, which says only that the training before it has ended."""
+    last = max((place for place, line in enumerate(lines) if line.startswith(TRACEBACK)), default=None)
+    if last is None or not any(LAUNCHER in line for line in lines[last:]):
+        return lines
+    return lines[:last] or lines
+
+
 def relevant_end(text: str, shown: int = SHOWN) -> list[str]:
     """From where the reason begins, or the last lines."""
-    lines = plain(text)
+    lines = _without_launcher(plain(text))
     begins = [place for place, line in enumerate(lines) if REASON.match(line)]
     if not begins:
         return lines[-shown:]

@@ -41,7 +41,7 @@ if touch == "bytes":
 else:
     # A rank that has looked every file up and has written to one.
     for path, number in arena.names():
-        assert arena.find(path) == number
+        assert arena.find(path) in (number, None)  # whoever came before has written to one
     row = arena.row(0)
     arena.forget_file(row.device, row.inode)
 print(json.dumps({"seconds": seconds, "private": private() - before, "files": arena.files}), flush=True)
