@@ -157,7 +157,8 @@ def test_new_job_takes_spaces_umlauts_and_nested_folders(tmp_path: Path) -> None
     assert command.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
     (job,) = (tmp_path / "jobs").iterdir()
     config = json.loads((job / "config.json").read_text(encoding="utf-8"))
-    assert config["datasets"][0]["instance_data_dir"] == "Ünser Ördner" and " " not in job.name
+    data = Path(config["datasets"][0]["instance_data_dir"])
+    assert data.is_absolute() and data.name == "Ünser Ördner" and " " not in job.name
     assert config["validation_prompt"] == "zwei"
 
 

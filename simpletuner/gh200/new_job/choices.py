@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,7 +165,10 @@ def _datasets(
         "id": wishes.name,
         "type": "in_memory" if staged else "local",
         "dataset_type": "image",
-        "instance_data_dir": relative(data, root),
+        # Upstream writes latents of nested pictures where it does not look for them, unless it is told the whole path.
+        "instance_data_dir": os.path.abspath(data)
+        if any("/" in name for name in folder.sizes)
+        else relative(data, root),
         "cache_dir_vae": f"jobs/{wishes.name}/cache/vae",
         "caption_strategy": "textfile" if captioned else "instanceprompt",
         "metadata_backend": "discovery",
