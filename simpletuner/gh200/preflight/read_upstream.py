@@ -18,13 +18,13 @@ from typing import Any
 Record = dict[str, Any]
 _TYPES: dict[Any, str] = {int: "int", float: "float", str: "text", None: "text"}
 # Upstream turns these into JSON text itself; other nested values never reach its parser.
-_JSON_KEYS = (
-    "webhook_config",
+_JSON_KEYS = [
     "deepspeed_config",
     "distillation_config",
-    "publishing_config",
     "peft_lora_target_modules",
-)
+    "publishing_config",
+    "webhook_config",
+]
 
 
 def keys_of(parser: argparse.ArgumentParser) -> dict[str, Record]:
