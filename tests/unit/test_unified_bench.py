@@ -88,7 +88,7 @@ def test_bench_command_writes_a_table_json_and_a_plot(tmp_path: Path) -> None:
     assert "read of 100 KB" in done.stdout and "Staging bench" not in done.stderr
     written = json.loads((tmp_path / "out" / "staging.json").read_text())
     whats = [result["what"] for result in written["benchmarks"]["staging"]]
-    assert len(whats) == len(set(whats)) == 7
+    assert len(whats) == len(set(whats)) == 13
     assert (tmp_path / "out" / "staging.png").read_bytes().startswith(b"\x89PNG")
 
 

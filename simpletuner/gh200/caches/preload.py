@@ -58,6 +58,7 @@ class Preload:
         self._shown = shown
         self._busy_since = self._seconds = 0.0
         self._why_stopped = ""
+        self._finished = False
         self.entries = self.bytes = 0
         self.how: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
@@ -127,6 +128,8 @@ class Preload:
             self._last_look.wait(LOOK_EVERY)
         while not self._stopping.is_set() and not self._idle.wait(LOOK_EVERY):
             self._show()
+        # Stopped or not: what the readers have in hand belongs to the sum, unless a disk hangs.
+        self._idle.wait(_END_WAIT)
         self._finish()
 
     def _show(self) -> None:
@@ -232,19 +235,22 @@ class Preload:
             if self._jobs:
                 self.left_out["not reached"] += len(self._jobs)
                 self._jobs.clear()
+            if not self._busy:
+                self._idle.set()
             self._stopping.set()
         self._work.set()
         self._last_look.set()
 
     def _finish(self) -> None:
         with self._lock:
-            if self.done.is_set():
+            if self._finished:
                 return
-            self.done.set()
+            self._finished = True
         if self._bar is not None:
             self._bar.close()
         if self.entries or self.left_out:
             logger.log(logging.INFO if self._shown else logging.DEBUG, "GH200 caches: %s", self.summary())
+        self.done.set()
 
     def summary(self) -> str:
         seconds = max(self._seconds, 1e-9)
