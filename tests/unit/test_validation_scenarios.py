@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,11 @@ def test_children_end_with_the_time_limit_and_with_the_script(tmp_path: Path, li
     mark = f"mark-{os.getpid()}-{limit}-{stop}"
     code = RUNNER.format(launcher=LAUNCHER, mark=mark, limit=limit)
     command, environment = [sys.executable, "-c", code], os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as runner:
+    # A shell that starts the tests in the background lets them ignore Ctrl-C, and so their children.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    ) as runner:
         assert wait_until(lambda: len(still_there(mark)) == 2)
         if stop is not None:
             runner.send_signal(stop)
