@@ -133,7 +133,7 @@ def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(sta
     assert max(apart) < BF16_STEP, apart
 
 
-# Two whole runs of two ranks agreed once and differed once on the same code: not understood yet, so not in every run.
+# Two whole runs of two ranks agreed once and differed twice, by the order of samples: not understood yet, so not in every run.
 @pytest.mark.slow
 def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: StandIn) -> None:
     off = stand_in.train("two-off", ranks=2)
