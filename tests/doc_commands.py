@@ -230,6 +230,9 @@ COMMANDS: dict[str, How] = {
     '.venv/bin/python -m pytest tests --fork -k "beyond_hbm"': Run(
         at_root=True, more=" --collect-only -q", marks=("slow",)
     ),
+    "python -m gh200_lab.pages.telemetry --write": Elsewhere(
+        "tests/unit/test_telemetry_files.py", "telemetry_docs.main"
+    ),
     "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/test_settings.py", "settings_docs.main"),
     "python -m gh200_lab.pages.pictures --write": Elsewhere("tests/unit/test_pictures.py", "pictures.main"),
     "python -m gh200_lab.pages.diagnostic --write": Elsewhere(

@@ -1,0 +1,1 @@
+"""What a run measures of itself while it lasts: one record per interval and rank, for people, scripts and trackers."""
