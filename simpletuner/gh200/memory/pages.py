@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     import torch
 
 PAGE = 65536  # Grace's advised page size and the driver's own granule; a multiple of every smaller page
+ALIGNMENT = 256  # of a tensor among others in one piece of memory: what the widest loads of a GPU want, and more
+
+
+def aligned(span: int) -> int:
+    return -(-span // ALIGNMENT) * ALIGNMENT
 
 
 def whole_pages(pointer: int, size: int) -> tuple[int, int]:
