@@ -135,7 +135,7 @@ def _managed(device: int, held: list[Batch]) -> Iterator[Step]:
         for pointer, entry in zip(count(start, room), entries, strict=False):
             ctypes.memmove(pointer, entry.data_ptr(), entry.nbytes)
             views.append(as_seen(cuda_bytes(None, pointer, entry.nbytes, device), entry))
-        batches = list(batched(views, len(held[0]), strict=True))
+        batches = list(batched(views, len(held[0])))
         yield lambda turn: torch.stack(batches[turn % len(batches)])
     finally:
         torch.cuda.synchronize(device)
