@@ -43,6 +43,7 @@ class TrainerHooks:
         from .caches import sites as cache_sites
         from .console import tidy_console
         from .datasets.staged import StagedDatasets
+        from .preflight.alone import claim_output
         from .preflight.start import check_run
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
@@ -58,7 +59,9 @@ class TrainerHooks:
         check_run(raw, getattr(self.config, "data_backend_config", None), "the training config")
         prefetches = cache_sites.upstream_prefetches(self.config)
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
+        let_go = claim_output(getattr(self.config, "output_dir", None), os.environ)
         started = run.begin(settings, options)
+        started.at_end(let_go)
         cache_sites.begin(started)
         started.part(StagedDatasets).exit_on_error = self.gh200_exit_on_error
         run.log(started)

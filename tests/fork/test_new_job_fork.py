@@ -6,8 +6,10 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -51,6 +53,9 @@ def trained(root: Path, *words: str) -> dict[str, object]:
     run = subprocess.run(line, cwd=root, env=variables(), capture_output=True, text=True)
     assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
     assert list((root / "jobs/job/output").rglob("pytorch_lora_weights.safetensors")), run.stdout[-2000:]
+    # Upstream drops in silence: every picture that is said to be used has a latent of its own.
+    pictures = int(done.stdout.split()[0])
+    assert len(list((root / "jobs/job/cache/vae").rglob("*.pt"))) == pictures
     return dict(json.loads((root / "jobs/job/config.json").read_text(encoding="utf-8")))
 
 
@@ -86,6 +91,12 @@ def mixed(folder: Path) -> None:
     (folder / "clip.mp4").write_bytes(b"\0" * 64)
 
 
+def namesakes(folder: Path) -> None:
+    make_pictures(folder, 3, [(64, 64)])
+    for path in sorted(folder.glob("*.png"))[:2]:
+        Image.new("RGB", (128, 64)).save(path.with_suffix(".jpg"))
+
+
 def uncaptioned(folder: Path) -> None:
     make_pictures(folder, 4, [(64, 64)])
     for path in folder.glob("*.txt"):
@@ -105,7 +116,7 @@ def table(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [forty, mixed, *(pytest.param(make, marks=SLOW) for make in (three, sixty_shapes, uncaptioned, table))],
+    [forty, mixed, *(pytest.param(make, marks=SLOW) for make in (three, sixty_shapes, namesakes, uncaptioned, table))],
     ids=lambda make: make.__name__,
 )
 def test_new_job_trains_by_the_line_it_printed(root: Path, make: Callable[[Path], None]) -> None:
@@ -146,3 +157,73 @@ def test_new_job_writes_only_keys_upstream_has(root: Path) -> None:
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-2000:]
     for words in ("adamww", "gh200_optimizations.target_effective_batch_size", "bucket"):
         assert words in done.stderr
+
+
+def started(root: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "simpletuner.gh200.new_job", *words, "--model", "model", "--root", str(root)]
+    return subprocess.Popen(
+        command, cwd=root, env=variables(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_new_job_several_at_once_make_one_job_of_a_name(root: Path) -> None:
+    forty(root / "images")
+    ran = [started(root, "images", "--name", "same") for _ in range(3)] + [started(root, "images") for _ in range(2)]
+    said = [process.communicate()[1] for process in ran]
+    assert sorted(process.returncode for process in ran) == [0, 0, 0, 2, 2], said
+    assert sum("There is a job of that name; nothing of it was changed." in text for text in said) == 2, said
+    assert sorted(path.name for path in (root / "jobs").iterdir()) == ["images", "images-2", "same"]
+    for path in (root / "jobs").iterdir():
+        assert json.loads((path / "config.json").read_text())["output_dir"] == f"jobs/{path.name}/output"
+
+
+@SLOW
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_new_job_that_is_ended_makes_a_whole_job_or_none(root: Path, number: signal.Signals) -> None:
+    make_pictures(root / "images", 200, [(64, 64)])
+    (root / "images/broken.png").write_text("links are made")
+    for pause in range(12):
+        process = started(root, "images", "--name", "job")
+        time.sleep(0.3 * pause)
+        process.send_signal(number)
+        said = process.communicate()[1]
+        assert "Traceback" not in said or "KeyboardInterrupt" in said.splitlines()[-1], said
+        if (job := root / "jobs/job").exists():
+            assert len(list((job / "images").glob("*.png"))) == 200 and json.loads((job / "config.json").read_text())
+            shutil.rmtree(job)
+        if number != signal.SIGKILL:
+            assert not (root / "jobs").exists() or not list((root / "jobs").iterdir())
+
+
+@SLOW
+def test_a_new_job_that_runs_is_not_started_again_beside_itself(root: Path) -> None:
+    make_pictures(root / "images", 4, [(64, 64)])
+    assert new_job(root, "images", "--model", "model", "--steps", "3").returncode == 0
+    line = [sys.executable, "train.py", "--config", "jobs/job/config.json"]
+    with (root / "first.log").open("w") as log:
+        first = subprocess.Popen(line, cwd=root, env=variables(), stdout=log, stderr=subprocess.STDOUT)
+        while not (root / "jobs/job/output/.simpletuner-gh200-run").exists() and first.poll() is None:
+            time.sleep(0.2)
+        second = subprocess.run(line, cwd=root, env=variables(), capture_output=True, text=True)
+    assert second.returncode == 2 and "Another run is at work in this output folder." in second.stderr
+    assert f"process {first.pid} holds it" in second.stderr and "Traceback" not in second.stderr
+    assert first.wait() == 0, (root / "first.log").read_text()[-3000:]
+    assert not (root / "jobs/job/output/.simpletuner-gh200-run").exists()
+
+
+@SLOW
+def test_new_job_is_timed_as_a_baseline(root: Path) -> None:
+    make_pictures(root / "images", 4, [(64, 64)])
+    assert new_job(root, "images", "--model", "model", "--steps", "40").returncode == 0
+    script = ["bash", str(tiny.ROOT / "scripts/capture_baseline.sh"), "--config", "jobs/job/config.json"]
+    script += ["--steps", "20", "--output", "kept"]
+    for more in ([], ["--compare", "kept"]):
+        done = subprocess.run(
+            [*script, *more], cwd=root, env=variables() | {"GH200_FORK": str(tiny.FORK)}, capture_output=True, text=True
+        )
+        assert done.returncode == ("time: worse" in done.stdout), done.stdout + done.stderr
+    assert "config.json" in json.loads((root / "kept/baseline.json").read_text())["config"]
+    (compared,) = (root / "kept/compared").glob("*/baseline.json")
+    found = json.loads(compared.read_text())["comparison"]
+    assert {part["name"] for part in found["memory"]} == {"GPU memory", "RAM"}
+    assert not (root / "jobs/job/output").exists()

@@ -47,6 +47,7 @@ assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.READ_MOSTLY, 1) =
 assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.LAST_PREFETCH_LOCATION, 1) == -2
 stream, event = driver.create_stream(1), driver.create_event(1)
 free, total = driver.memory_info(1)
+assert driver.total_memory(1) == total
 driver.prefetch(pointer, MIB, Place(1), stream, 1)
 driver.record_event(event, stream, 1)
 assert driver.event_reached(event, 1)

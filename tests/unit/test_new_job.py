@@ -219,6 +219,122 @@ def test_new_job_for_another_family_and_adapter(tmp_path: Path) -> None:
     assert json.loads((tmp_path / config["lycoris_config"]).read_text())["algo"] == "lokr"
 
 
+@pytest.mark.parametrize("suffix", [".caption", ".json", ".TXT"])
+def test_new_job_reads_captions_of_other_tools(tmp_path: Path, suffix: str) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 3, caption=None)
+    for number in range(3):
+        said = json.dumps({"width": 64, "caption": f"eins {number}"}) if suffix == ".json" else f"eins {number}\n"
+        (folder / f"00{number}{suffix}").write_text(said)
+    config = made(folder)
+    images = tmp_path / config["datasets"][0]["instance_data_dir"]
+    assert [path.read_text() for path in sorted(images.glob("*.txt"))] == ["eins 0", "eins 1", "eins 2"]
+    assert config["validation_prompt"] == "eins 0" and not list(folder.glob("*.txt"))
+
+
+@pytest.mark.parametrize("name", ["metadata.jsonl", "metadata.csv"])
+def test_new_job_reads_captions_from_a_table_of_lines(tmp_path: Path, name: str) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2, caption=None)
+    rows = ['{"file_name": "000.png", "text": "null"}', '{"file_name": "001.png", "text": "eins"}']
+    text = "\n".join(rows) if name.endswith("jsonl") else 'file_name,text\n000.png,null\n001.png,"eins"\n'
+    (folder / name).write_text(text)
+    images = tmp_path / made(folder)["datasets"][0]["instance_data_dir"]
+    assert {path.name: path.read_text() for path in images.glob("*.txt")} == {"000.txt": "null", "001.txt": "eins"}
+
+
+def test_new_job_names_captions_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 3)
+    (folder / "001.txt").write_bytes("café".encode("latin-1"))
+    made(folder)
+    assert "left out: 001.png has a caption that cannot be used: 001.txt is not UTF-8" in capsys.readouterr().out
+    for name in ("000.txt", "002.txt"):
+        (folder / name).write_bytes(b"\xff\xfe")
+    assert command.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
+    assert "No caption can be read." in capsys.readouterr().err
+
+
+def test_new_job_gives_pictures_of_one_stem_a_name_each(tmp_path: Path) -> None:
+    """Upstream names a latent after the picture without its suffix: two would share one, in silence."""
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    job_lab.picture(folder / "000.jpg", (128, 64))
+    job_lab.picture(folder / "000-png.png", (64, 64), "other")
+    images = tmp_path / made(folder)["datasets"][0]["instance_data_dir"]
+    links = {path.name: path.resolve().name for path in images.iterdir() if path.suffix != ".txt"}
+    assert links == {
+        "000.jpg": "000.jpg", "000-png1.png": "000.png", "000-png.png": "000-png.png", "001.png": "001.png",
+    }  # fmt: skip
+    assert (images / "000-png1.txt").read_text() == (images / "000.txt").read_text() == "a picture 0"
+
+
+def test_new_job_leaves_out_names_no_config_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    (folder / os.fsdecode(b"\xff.png")).write_bytes((folder / "000.png").read_bytes())
+    (folder / os.fsdecode(b"\xff.mp4")).touch()
+    made(folder)
+    said = capsys.readouterr().out
+    assert "left out: \\xff.png has a name that is not UTF-8" in said and "\\xff.mp4 is a video" in said
+    (tmp_path / os.fsdecode(b"b\xff")).mkdir()
+    assert command.main([os.fsdecode(b"b\xff"), "--root", str(tmp_path)]) == 2
+    assert "name is not UTF-8" in capsys.readouterr().err
+
+
+def test_new_job_whose_name_is_taken_meanwhile_is_refused_or_takes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    real = command.free_name
+
+    def slow(root: Path, wanted: str | None, named: Path) -> str:
+        name = real(root, wanted, named)
+        if name in ("images", "mine"):
+            (root / "jobs" / name).mkdir(parents=True)
+            (root / "jobs" / name / "config.json").write_text("theirs")
+        return name
+
+    monkeypatch.setattr(command, "free_name", slow)
+    words = [str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]
+    assert command.main([*words, "--name", "mine"]) == 2
+    assert "There is a job of that name; nothing of it was changed." in capsys.readouterr().err
+    assert command.main(words) == 0
+    assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["images", "images-2", "mine"]
+    assert (
+        (tmp_path / "jobs/mine/config.json").read_text()
+        == (tmp_path / "jobs/images/config.json").read_text()
+        == "theirs"
+    )
+    assert json.loads((tmp_path / "jobs/images-2/config.json").read_text())["output_dir"] == "jobs/images-2/output"
+
+
+def test_new_job_that_could_not_work_is_not_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    words = [str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path), "--name", "job"]
+    assert command.main([*words, "--tracker", "tensorbord"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "No job was made" in said and '"tensorbord" is no tracker' in said and not list((tmp_path / "jobs").iterdir())
+    )
+    assert command.main([*words, "--tracker", "tensorboard"]) == 0
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "fast", "2"])
+def test_new_job_refuses_a_learning_rate_that_is_none(tmp_path: Path, rate: str) -> None:
+    with pytest.raises(SystemExit):
+        command.main([str(tmp_path), "--learning-rate", rate])
+
+
+def test_new_job_of_a_few_steps_has_the_batch_it_says(tmp_path: Path) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)])
+    config = made(folder, "--steps", "1")
+    assert "target_effective_batch_size" not in config["gh200_optimizations"]
+    assert config["gradient_accumulation_steps"] == 4 and config["datasets"][0]["repeats"] == 3
+
+
+def test_new_job_takes_a_vae_from_where_the_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    (tmp_path / "place" / "own vae").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "place")
+    assert made(folder, "--vae", "own vae")["pretrained_vae_model_name_or_path"] == "place/own vae"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_new_job_links_to_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)

@@ -12,12 +12,15 @@ import job_lab
 import pytest
 from PIL import Image
 
+from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.preflight import check, start
+from simpletuner.gh200.preflight.alone import NAME, claim_output
 from simpletuner.gh200.preflight.buckets import Rules, rules_of
 from simpletuner.gh200.preflight.keys import combination_problems, dataset_key_problems, key_problems
-from simpletuner.gh200.preflight.model import find
+from simpletuner.gh200.preflight.model import Weights, find
 from simpletuner.gh200.preflight.picture import damage, look
 from simpletuner.gh200.preflight.samples import MOST_UNKNOWN, samples_of
+from simpletuner.gh200.preflight.size import memory_of
 from simpletuner.gh200.settings.transport import loaded_config, outgoing_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,6 +190,68 @@ def test_preflight_refuses_checkpoints_the_disk_cannot_hold(tmp_path: Path, monk
     monkeypatch.setattr(check, "free_disk", lambda folder: 10)
     made = config(tmp_path, [(64, 64)] * 3, checkpoint_step_interval=1)
     assert "6 checkpoints take about" in "\n".join(problems(made))
+
+
+def test_preflight_compares_the_weights_with_the_gpus_memory(tmp_path: Path) -> None:
+    made = config(tmp_path, [(64, 64)] * 3, optimizer="torch-adamw", model_type="full")
+
+    def found(gpu: int, **changes: Any) -> tuple[list[str], list[str]]:
+        report = check.preflight(Path("job.json"), made | changes, 1, {}, gpu=lambda: gpu)
+        return report.problems, report.warnings
+
+    # 16 weights: 32 bytes of them, 32 of gradients, 128 of Adam's state.
+    assert found(0) == ([], []) and found(192) == ([], [])
+    problems, warnings = found(100)
+    assert not problems and "weights, gradients and optimizer take about" in warnings[0]
+    (problem,), warnings = found(31)
+    assert "memory of the GPU: the weights take about" in problem and "managed_memory" in problem and not warnings
+    assert found(31, gh200_optimizations={"managed_memory": "all"}) == ([], [])
+    assert not [text for text in found(31, ramtorch=True)[0] if "memory of the GPU" in text]
+    assert [text for text in found(31, ramtorch="false")[0] if "memory of the GPU" in text]
+
+
+def test_preflight_counts_a_smaller_base_as_smaller(tmp_path: Path) -> None:
+    weights = Weights(trained=1000, adapted=10)
+    sizes = {
+        name: memory_of(weights, {"model_type": "lora", "lora_rank": 1, "base_model_precision": name}).weights
+        for name in ("no_change", "int8-quanto", "int8dq-int4-torchao", "nf4-bnb", "fp16-sdnq")
+    }
+    assert sizes == {
+        "no_change": 2040, "int8-quanto": 1040, "int8dq-int4-torchao": 540, "nf4-bnb": 540, "fp16-sdnq": 2040,
+    }  # fmt: skip
+
+
+def test_preflight_names_pictures_that_would_share_one_latent(tmp_path: Path) -> None:
+    made = config(tmp_path, [(64, 64)] * 3)
+    job_lab.picture(tmp_path / "images" / "001.jpg", caption="a")
+    (warning,) = check.preflight(Path("job.json"), made, 1, {}).warnings
+    assert "one latent" in warning and "001.jpg, 001.png" in warning
+
+
+def test_preflight_lets_one_run_at_a_time_into_an_output_folder(tmp_path: Path) -> None:
+    """The other is a process of its own: a killed one holds nothing."""
+    output = tmp_path / "made" / "output"
+    code = (
+        f"import sys, time; sys.path.insert(0, {str(ROOT)!r});"
+        "from simpletuner.gh200.preflight.alone import claim_output;"
+        f"claim_output({str(output)!r}, {{}}); print('has it', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-IS", "-c", code], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None and other.stdout.readline() == "has it\n"
+    try:
+        with pytest.raises(GH200Error, match=f"process {other.pid} holds it"):
+            claim_output(str(output), {})
+        claim_output(str(output), {"RANK": "1"})()
+    finally:
+        other.kill()
+        other.wait()
+    let_go = claim_output(str(output), {"RANK": "0"})
+    assert (output / NAME).exists()
+    let_go()
+    assert not list(output.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(GH200Error, match="cannot be made"):
+        claim_output(str(tmp_path / "file" / "output"), {})
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def diagnose(
         facts = replace(
             facts,
             config=read_config(options.config, config, processes, machine.environ),
-            preflight=ask_preflight(options.config, config, processes, machine.environ),
+            preflight=ask_preflight(options.config, config, processes, machine.environ, gpus.least_memory),
         )
     facts = _dynamic(facts, machine, options, progress)
     return facts, run_checks(facts, config is not None)

@@ -65,6 +65,12 @@ class Gpus:
     def coherent(self) -> bool:
         return any(gpu.coherent for gpu in self.devices)
 
+    @property
+    def least_memory(self) -> int:
+        """Bytes of the smallest one; 0 where this process may use none."""
+        hidden = self.visible_devices == "" or self.usable == 0
+        return 0 if hidden else min((gpu.memory_bytes or 0 for gpu in self.devices), default=0)
+
 
 def read_gpus(machine: Machine) -> Gpus:
     """nvidia-smi goes first: where it hangs, NVML and the driver would hang this process too, beyond any time limit."""

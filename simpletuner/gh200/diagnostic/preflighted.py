@@ -25,9 +25,11 @@ class Preflighted:
     unasked: str = ""
 
 
-def ask_preflight(path: Path, config: Mapping[str, object], processes: int, environ: Mapping[str, str]) -> Preflighted:
+def ask_preflight(
+    path: Path, config: Mapping[str, object], processes: int, environ: Mapping[str, str], gpu_bytes: int
+) -> Preflighted:
     if UNASKED:
         return Preflighted(unasked=UNASKED)
-    report = preflight(path, config, processes, environ)
+    report = preflight(path, config, processes, environ, gpu=lambda: gpu_bytes)
     told = tuple(f"{name}: {text}" for name, text in report.facts.get("told", {}).items())
     return Preflighted(tuple(report.problems), tuple(report.warnings), tuple(report.not_checked), told)

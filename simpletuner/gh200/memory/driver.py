@@ -218,6 +218,10 @@ class Driver:
             raise CudaError("cuMemGetInfo", status.name)
         return int(free), int(total)
 
+    def total_memory(self, device: int) -> int:
+        """Of the GPU's own memory; needs no context, so asking takes none of it."""
+        return int(self.call("cuDeviceTotalMem", self.call("cuDeviceGet", device)))
+
     def create_stream(self, device: int) -> int:
         with self.on_device(device):
             return int(self.call("cuStreamCreate", STREAM_NON_BLOCKING))

@@ -1,30 +1,39 @@
-"""Captions that are not beside the pictures: one table for the folder, or one sentence for all."""
+"""The captions of a folder: in a file beside each picture, or in one table for all."""
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import GH200Error
-from .folder import Folder
+from .folder import CAPTION, Folder
 
 _FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_path", "path", "key", "name", "id")
 _CAPTION_COLUMNS = ("caption", "text", "prompt", "description", "captions")
+# Upstream reads the first; the others are what captioning tools write.
+_BESIDE = (CAPTION, ".caption", ".json")
+_TABLES = ("metadata.jsonl", "metadata.csv")
 
 
-def with_tables(folder: Folder) -> tuple[Folder, str]:
-    """The folder with the captions of its one table, and where they came from; as it was where it needs none."""
-    if not folder.tables or not folder.uncaptioned:
-        return folder, ""
-    if len(folder.tables) > 1:
+def with_captions(folder: Folder) -> tuple[Folder, str]:
+    """The folder with its captions, and where they are if upstream would not find them beside the pictures."""
+    folder, kinds = _beside(folder)
+    elsewhere = f"{' and '.join(kinds)} files" if kinds else ""
+    tables = [name for name in folder.names if name.lower().endswith(".parquet") or name.lower() in _TABLES]
+    if not tables or not folder.uncaptioned:
+        return folder, elsewhere
+    if len(tables) > 1:
         raise GH200Error(
             "The folder has more than one table of captions.",
-            where=", ".join(folder.tables),
+            where=", ".join(tables),
             fix="leave one of them, or write the captions into .txt files beside the pictures",
         )
-    table = folder.tables[0]
+    (table,) = tables
     found = _matched(folder.usable, _rows(folder.root / table))
     if not found:
         raise GH200Error(
@@ -36,30 +45,86 @@ def with_tables(folder: Folder) -> tuple[Folder, str]:
     return replace(folder, captions={**found, **{k: v for k, v in folder.captions.items() if v}}), table
 
 
+def _beside(folder: Folder) -> tuple[Folder, list[str]]:
+    """With the captions in files of a picture's name, why others cannot be read, and suffixes upstream does not read."""
+    there = {(stem, suffix.lower()): name for name in folder.names for stem, suffix in [os.path.splitext(name)]}
+    captions: dict[str, str] = {}
+    unread: dict[str, str] = {}
+    foreign: set[str] = set()
+    for picture in folder.usable:
+        stem = os.path.splitext(picture)[0]
+        for name in (there[stem, suffix] for suffix in _BESIDE if (stem, suffix) in there):
+            captions[picture], problem = _caption(folder.root / name)
+            if problem:
+                unread[picture] = f"has a caption that cannot be used: {name} {problem}"
+            if captions[picture]:
+                if name != stem + CAPTION:
+                    foreign.add(os.path.splitext(name)[1])
+                break
+    return replace(folder, captions=captions, unread=unread), sorted(foreign)
+
+
+def _caption(path: Path) -> tuple[str, str]:
+    """What a file beside a picture says, or why nothing can be had of it."""
+    try:
+        text = path.read_text(encoding="utf-8-sig").strip()
+        return (_of_json(json.loads(text)) if path.suffix.lower() == ".json" else text), ""
+    except UnicodeDecodeError:
+        return "", "is not UTF-8"
+    except OSError as error:
+        return "", f"cannot be read: {error.strerror}"
+    except ValueError:
+        return "", "is no JSON"
+
+
+def _of_json(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return ""
+    names = {str(name).lower(): str(name) for name in value}
+    chosen = _column(names, _CAPTION_COLUMNS)
+    return "" if chosen is None else _text(value[chosen])
+
+
 def _rows(path: Path) -> dict[str, str]:
     try:
-        from pyarrow import parquet
+        columns = _parquet(path) if path.suffix.lower() == ".parquet" else _lines(path)
     except ImportError as error:
         raise GH200Error(
             "The table of captions cannot be read here.", where=str(path), why=str(error), fix="pip install pyarrow"
         ) from error
-    try:
-        table = parquet.read_table(path)
     except Exception as error:  # pyarrow's readers raise a dozen classes of their own
         raise GH200Error(
             "The table of captions cannot be read.", where=str(path), why=str(error), fix="write it again, or remove it"
         ) from error
-    names = {name.lower(): name for name in table.column_names}
+    names = {name.lower(): name for name in columns}
     files, captions = _column(names, _FILE_COLUMNS), _column(names, _CAPTION_COLUMNS)
     if files is None or captions is None:
         raise GH200Error(
             "The table has no column for the file names or for the captions.",
             where=str(path),
-            why=f"its columns are {', '.join(table.column_names)}",
+            why=f"its columns are {', '.join(columns)}",
             fix=f"name them {_FILE_COLUMNS[0]} and {_CAPTION_COLUMNS[0]}",
         )
-    pairs = zip(table[files].to_pylist(), table[captions].to_pylist(), strict=True)
+    pairs = zip(columns[files], columns[captions], strict=True)
     return {str(file): _text(caption) for file, caption in pairs if file is not None and _text(caption)}
+
+
+def _parquet(path: Path) -> dict[str, list[Any]]:
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    return {str(name): table[name].to_pylist() for name in table.column_names}
+
+
+def _lines(path: Path) -> dict[str, list[Any]]:
+    """One row a line: objects, or values after a line of names."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        if path.suffix.lower() == ".csv":
+            rows: list[dict[str, Any]] = list(csv.DictReader(file))
+        else:
+            rows = [dict(json.loads(line)) for line in file if line.strip()]
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _column(names: Mapping[str, str], wanted: Iterable[str]) -> str | None:

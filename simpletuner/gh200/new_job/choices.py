@@ -76,10 +76,13 @@ def choose(folder: Folder, data: Path, model: Model, machine: Machine, wishes: W
     job = Job(_base(model, machine, wishes, resolution, batch_size, steps, root))
     job.config["datasets"] = _datasets(folder, data, machine, wishes, resolution, buckets, root)
     job.config |= _ours(machine, unit, window, steps)
+    if "target_effective_batch_size" not in job.config["gh200_optimizations"]:
+        job.config["gradient_accumulation_steps"] = window // unit
     _adapter(job, wishes, root)
     _validation(job.config, folder, machine, wishes, resolution, steps)
     job.said |= {
-        "model": f"{model.name}, family {model.family} ({model.why}), VAE {model.vae}",
+        "model": f"{job.config['pretrained_model_name_or_path']}, family {model.family} ({model.why}), "
+        f"VAE {'its own' if model.vae == model.name else job.config['pretrained_vae_model_name_or_path']}",
         "resolution": f"{resolution}, by area ({'--resolution' if wishes.resolution else edge_why})",
         "buckets": f"{_shown(buckets.counts)}: {buckets.why}",
         "batch": _batch_words(batch_size, window, buckets, wishes),
@@ -123,8 +126,8 @@ def _base(
         **named,
         "model_type": "lora",
         "pretrained_model_name_or_path": relative(model.name, root) if local else model.name,
-        "pretrained_vae_model_name_or_path": relative(model.name, root)
-        if local and model.vae == model.name
+        "pretrained_vae_model_name_or_path": relative(model.vae, root)
+        if model.vae and Path(model.vae).is_dir()
         else model.vae,
         "output_dir": f"jobs/{wishes.name}/output",
         "optimizer": wishes.optimizer or ("adamw_bf16" if gpu else "torch-adamw"),

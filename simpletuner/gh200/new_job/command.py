@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,15 +15,16 @@ from pathlib import Path
 from ..diagnostic.gpu import read_gpus
 from ..diagnostic.machine import Machine as Host
 from ..errors import GH200Error
-from ..memory.limits import memory_limits
+from ..memory.limits import memory_limits, spoken_size
 from ..preflight.check import preflight
+from ..preflight.report import some
 from ..preflight.upstream import Upstream, upstream_record
 from ..settings.transport import loaded_values
-from .captions import with_tables
+from .captions import with_captions
 from .choices import SCHEMA, Job, Machine, Wishes, choose
 from .folder import Folder, look_at
 from .model import choose_model
-from .write import JOBS, free_name, needs_links, write_job
+from .write import JOBS, NameTaken, free_name, needs_links, write_job
 
 _EXAMPLES = """\
 examples:
@@ -29,8 +32,8 @@ examples:
   scripts/new_job.sh ~/pictures/cat --model OWNER/NAME --family flux    a model of the hub, downloaded at the start
   scripts/new_job.sh ~/pictures/cat --steps 2000 --adapter lycoris --prompt "a cat on a roof"
 
-Captions are .txt files beside the pictures, or one parquet in the folder (file_name, caption); without any, --caption
-or the folder's name is used for all. Nothing in the folder is changed. Everything chosen is a key of the written file:
+Captions are .txt, .caption or .json files beside the pictures, or one table in the folder: a parquet, metadata.jsonl
+or metadata.csv (file_name, caption). Without any, --caption or the folder's name is used for all. Nothing in the folder is changed. Everything chosen is a key of the written file:
 change it there, and check it with python -m simpletuner.gh200.preflight. Takes seconds.
 
 exit code: 0 the job can be started, 2 it cannot be made: the message says why
@@ -58,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch-size", type=_above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
     made.add_argument("--effective-batch", type=_above_zero, metavar="N", help="pictures an update, at the ramp's end")
     made.add_argument("--repeats", type=_count, metavar="N", help="times each picture is repeated in an epoch")
-    made.add_argument("--learning-rate", type=float, metavar="X", help="(1e-4)")
+    made.add_argument("--learning-rate", type=_rate, metavar="X", help="(1e-4)")
     made.add_argument("--optimizer", metavar="NAME", help="(adamw_bf16 on a GPU, torch-adamw on a CPU)")
     made.add_argument(
         "--tracker", metavar="NAME", help="report_to: where loss and images go (the first that is installed)"
@@ -87,6 +90,15 @@ def _above_zero(text: str) -> int:
     return int(text)
 
 
+def _rate(text: str) -> float:
+    try:
+        if 0 < float(text) < 1:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text}: a number between 0 and 1 is wanted")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
@@ -94,25 +106,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GH200Error as error:
         print(error.render(), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def _make(options: argparse.Namespace) -> int:
     root = Path(os.path.abspath(options.root))
     upstream = _upstream()
-    folder, captions_from = with_tables(look_at(options.folder.expanduser()))
-    name = free_name(root, options.name, options.folder)
-    model = choose_model(_placed(options.model), options.family, options.vae, upstream, os.environ)
+    folder, captions_from = with_captions(look_at(options.folder.expanduser()))
+    if folder.unread and not any(folder.captions.values()) and not options.caption:
+        raise GH200Error(
+            "No caption can be read.",
+            where=str(folder.root),
+            why=some(f"{name} {why}" for name, why in folder.unread.items()),
+            fix="write them as UTF-8, or give all pictures one with --caption",
+        )
+    model = choose_model(_placed(options.model), options.family, _placed(options.vae), upstream, os.environ)
     why_links = needs_links(folder, captions_from)
     folder, left = _captioned(folder, options.caption) if why_links else (folder, [])
-    data = root / JOBS / name / "images" if why_links else Path(os.path.abspath(folder.root))
-    wishes = Wishes(name, **{key: getattr(options, key) for key in Wishes.__dataclass_fields__ if key != "name"})
     machine = _machine(upstream)
-    job = choose(folder, data, model, machine, wishes, root)
-    links = {picture: folder.captions.get(picture, "") for picture in folder.usable} if why_links else None
-    schema = os.path.relpath(root / SCHEMA, root / JOBS / name)
-    path = write_job(root, name, job.config, job.lycoris, schema, links, folder)
-    _say(folder, job, why_links, left)
-    return _check(path, job, root, wishes, machine.gpu_bytes > 0)
+    while True:
+        name = free_name(root, options.name, options.folder)
+        wishes = Wishes(name, **{key: getattr(options, key) for key in Wishes.__dataclass_fields__ if key != "name"})
+        data = root / JOBS / name / "images" if why_links else Path(os.path.abspath(folder.root))
+        job = choose(folder, data, model, machine, wishes, root)
+        links = {picture: folder.captions.get(picture, "") for picture in folder.usable} if why_links else None
+        schema = os.path.relpath(root / SCHEMA, root / JOBS / name)
+        try:
+            path = write_job(root, name, job.config, job.lycoris, schema, links, folder)
+        except NameTaken:
+            # Another one took it since. A name that was asked for is refused, one of ours is chosen again.
+            if options.name is None:
+                continue
+            raise
+        _say(folder, job, why_links, left)
+        return _check(path, job, root, wishes, machine.gpu_bytes)
 
 
 def _upstream() -> Upstream:
@@ -140,13 +168,6 @@ def _captioned(folder: Folder, caption: str | None) -> tuple[Folder, list[str]]:
     return replace(folder, sizes=sizes), without
 
 
-def _gpu_bytes() -> int:
-    """The smallest GPU this process may use; 0 where there is none."""
-    gpus = read_gpus(Host())
-    hidden = gpus.visible_devices == "" or gpus.usable == 0
-    return 0 if hidden else min((gpu.memory_bytes or 0 for gpu in gpus.devices), default=0)
-
-
 def _machine(upstream: Upstream) -> Machine:
     known = upstream.keys.get("report_to", {}).get("choices") or ()
     installed = [
@@ -155,17 +176,20 @@ def _machine(upstream: Upstream) -> Machine:
         if name in known and (package is None or find_spec(package))
     ]
     return Machine(
-        _gpu_bytes(), min(limit.bytes for limit in memory_limits()), len(os.sched_getaffinity(0)), (*installed, "none")
+        read_gpus(Host()).least_memory,
+        min(limit.bytes for limit in memory_limits()),
+        len(os.sched_getaffinity(0)),
+        (*installed, "none"),
     )
 
 
 def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
     captions = sum(bool(text) for name, text in folder.captions.items() if name in folder.sizes)
-    print(f"{len(folder.sizes)} pictures, {captions} captions, {folder.bytes / 1e6:.1f} MB")
+    print(f"{_many(len(folder.sizes), 'picture')}, {_many(captions, 'caption')}, {spoken_size(folder.bytes)}")
     for name, why in sorted(folder.unusable.items()):
         print(f"  left out: {name} {why}")
     for name in left:
-        print(f"  left out: {name} has no caption; --caption TEXT gives it one")
+        print(f"  left out: {name} {folder.unread.get(name, 'has no caption')}; --caption TEXT gives it one")
     for note in folder.notes:
         print(f"  note: {note}")
     if why_links:
@@ -174,16 +198,25 @@ def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
         print(f"  {what:<11}{why}")
 
 
-def _check(path: Path, job: Job, root: Path, wishes: Wishes, gpu: bool) -> int:
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _check(path: Path, job: Job, root: Path, wishes: Wishes, gpu_bytes: int) -> int:
     os.chdir(root)
     shown = path.relative_to(root)
-    report = preflight(shown, loaded_values(job.config), wishes.processes)
+    report = preflight(shown, loaded_values(job.config), wishes.processes, gpu=lambda: gpu_bytes)
     for warning in report.warnings:
         print(f"  warning: {warning}")
     if report.problems:
-        print(f"\n{report.error().render()}", file=sys.stderr)
-        return 2
-    print(f"\nwritten {shown}; start it in {root}:\n{launch_line(root, shown, wishes.processes, gpu)}")
+        # It cannot be started, and would only be in the way of a better one of its name.
+        shutil.rmtree(path.parent)
+        raise GH200Error(
+            "No job was made: its training could not work.",
+            why="\n".join(report.problems),
+            fix="choose otherwise; scripts/new_job.sh --help names every choice",
+        )
+    print(f"\nwritten {shown}; start it in {root}:\n{launch_line(root, shown, wishes.processes, gpu_bytes > 0)}")
     return 0
 
 

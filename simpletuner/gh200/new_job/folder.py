@@ -1,9 +1,10 @@
-"""What is in a folder: pictures and their sizes, captions, and what cannot be used, each by name."""
+"""What is in a folder: pictures and their sizes, and what cannot be used, each by name."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,13 +22,14 @@ _DEEP = ("I;16", "I", "F")
 
 @dataclass(frozen=True)
 class Folder:
-    """Names are relative to the folder. `unusable` says why for each picture that is left out."""
+    """Names are relative to the folder. `unusable` says why for each picture left out, `unread` for each caption."""
 
     root: Path
+    names: tuple[str, ...]
     sizes: Mapping[str, tuple[int, int]]
-    captions: Mapping[str, str]
+    captions: Mapping[str, str] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
-    tables: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     bytes: int = 0
 
@@ -39,28 +41,33 @@ class Folder:
     def uncaptioned(self) -> list[str]:
         return [name for name in self.usable if not self.captions.get(name, "").strip()]
 
+    @property
+    def namesakes(self) -> list[str]:
+        """Pictures that differ from another one's name in the suffix only."""
+        stems = Counter(os.path.splitext(name)[0] for name in self.sizes)
+        return [name for name in self.usable if stems[os.path.splitext(name)[0]] > 1]
+
 
 def look_at(root: Path) -> Folder:
     """Every file below the folder, as upstream will walk it; one clear error where there is nothing to train on."""
     if not root.is_dir():
         there = "is not a folder" if root.exists() else "does not exist"
         raise GH200Error(f"The folder {there}.", where=str(root), fix="name a folder that holds pictures")
+    if not _is_text(os.path.abspath(root)):
+        raise GH200Error("The folder's name is not UTF-8.", where=_as_text(str(root)), fix="rename it")
     listing = list_dataset(root)
     names = sorted(os.path.relpath(path, listing.root) for path, _ in listing.names)
     suffixes = picture_suffixes()
     sizes: dict[str, tuple[int, int]] = {}
     unusable = {
-        os.path.relpath(path, listing.root): f"cannot be read:{why}" for path, _, why in map(_split, listing.problems)
+        _as_text(os.path.relpath(path, listing.root)): f"cannot be read:{why}"
+        for path, _, why in map(_split, listing.problems)
     }
     notes: list[str] = []
     for name in names:
         suffix = os.path.splitext(name)[1].lower()
-        if suffix in _VIDEOS:
-            unusable[name] = "is a video; a picture job does not train on it"
-        elif suffix in _FOREIGN and suffix not in suffixes:
-            unusable[name] = (
-                f"is {suffix.lstrip('.').upper()}, which Pillow cannot read here; convert it to JPEG or PNG"
-            )
+        if refused := _refused(name, suffix, suffixes):
+            unusable[_as_text(name)] = refused
         elif suffix in suffixes:
             _sort_in(root, name, sizes, unusable, notes)
     if not sizes:
@@ -72,8 +79,16 @@ def look_at(root: Path) -> Folder:
             fix="name a folder with JPEG, PNG or WebP files",
         )
     size = sum(file.size for file in listing.files)
-    tables = tuple(name for name in names if name.lower().endswith(".parquet"))
-    return Folder(root, sizes, _captions(root, sizes, set(names)), unusable, tables, tuple(notes), size)
+    return Folder(root, tuple(names), sizes, unusable=unusable, notes=tuple(notes), bytes=size)
+
+
+def _refused(name: str, suffix: str, suffixes: Collection[str]) -> str:
+    """Why a picture or video cannot be used, as far as its name tells."""
+    if suffix in _VIDEOS:
+        return "is a video; a picture job does not train on it"
+    if suffix in _FOREIGN and suffix not in suffixes:
+        return f"is {suffix.lstrip('.').upper()}, which Pillow cannot read here; convert it to JPEG or PNG"
+    return "has a name that is not UTF-8; rename it" if suffix in suffixes and not _is_text(name) else ""
 
 
 def _split(problem: str) -> tuple[str, str, str]:
@@ -105,13 +120,10 @@ def _unfit(picture: Picture) -> str:
     )
 
 
-def _captions(root: Path, sizes: Mapping[str, object], names: set[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in sizes:
-        beside = os.path.splitext(name)[0] + CAPTION
-        if beside in names:
-            try:
-                found[name] = (root / beside).read_text(encoding="utf-8-sig", errors="strict").strip()
-            except (OSError, UnicodeDecodeError):
-                found[name] = ""
-    return found
+def _is_text(name: str) -> bool:
+    """Neither a config nor upstream's lists can hold a name of other bytes."""
+    return _as_text(name) == name
+
+
+def _as_text(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

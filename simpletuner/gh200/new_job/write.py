@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,18 @@ from ..errors import GH200Error
 from .folder import CAPTION, Folder
 
 JOBS = "jobs"
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
+
+
+class NameTaken(GH200Error):
+    """There is a job of that name, perhaps since a moment."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(
+            "There is a job of that name; nothing of it was changed.",
+            where=str(place),
+            fix=f"choose another --name, or remove {JOBS}/{place.name}",
+        )
 
 
 def free_name(root: Path, wanted: str | None, folder: Path) -> str:
@@ -23,16 +37,12 @@ def free_name(root: Path, wanted: str | None, folder: Path) -> str:
             raise GH200Error(
                 f'"{wanted}" cannot be the name of a job.', where="--name", fix="use letters, digits, dots, - and _"
             )
-        if (root / JOBS / wanted).exists():
-            raise GH200Error(
-                "There is a job of that name; nothing of it was changed.",
-                where=str(root / JOBS / wanted),
-                fix=f"choose another --name, or remove {JOBS}/{wanted}",
-            )
+        if os.path.lexists(root / JOBS / wanted):
+            raise NameTaken(root / JOBS / wanted)
         return wanted
     base = re.sub(r"[^\w.-]+", "-", folder.resolve().name).strip("-.") or "job"
     names: Iterator[str] = (base if number == 1 else f"{base}-{number}" for number in range(1, 10_000))
-    return next(name for name in names if not (root / JOBS / name).exists())
+    return next(name for name in names if not os.path.lexists(root / JOBS / name))
 
 
 def needs_links(folder: Folder, captions_from: str) -> str:
@@ -45,6 +55,8 @@ def needs_links(folder: Folder, captions_from: str) -> str:
         return "upstream keeps its list of buckets there, and the folder cannot be written"
     if folder.captions and folder.uncaptioned:
         return f"{len(folder.uncaptioned)} pictures have no caption"
+    if folder.namesakes:
+        return "upstream keeps one latent for pictures whose names differ in the suffix only; these links do not"
     return ""
 
 
@@ -55,6 +67,8 @@ def write_job(
     """`links` has a caption for every picture to be linked; the job appears under its name in one step."""
     place = root / JOBS / name
     part = place.with_name(f".{name}.{os.getpid()}")
+    # Of a process that had this number and was killed.
+    shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
         if links is not None:
@@ -64,6 +78,8 @@ def write_job(
         _json(part / "config.json", {"$schema": schema, **config})
         part.rename(place)
     except OSError as error:
+        if error.errno in _TAKEN and os.path.lexists(place):
+            raise NameTaken(place) from error
         raise GH200Error(
             "The job could not be written; nothing of it was left.",
             where=str(place),
@@ -81,10 +97,25 @@ def _json(path: Path, value: Mapping[str, Any]) -> None:
 
 def _link(target: Path, folder: Folder, captions: Mapping[str, str]) -> None:
     source = Path(os.path.abspath(folder.root))
-    for name, caption in captions.items():
-        link = target / name
+    for name, shown in link_names(captions).items():
+        link = target / shown
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(source / name)
-        text = link.with_suffix(CAPTION)
-        if caption and not text.exists():
-            text.write_text(caption, encoding="utf-8")
+        if captions[name]:
+            link.with_suffix(CAPTION).write_text(captions[name], encoding="utf-8")
+
+
+def link_names(pictures: Collection[str]) -> dict[str, str]:
+    """A name for each picture's link; no two are the same without their suffixes."""
+    stems = {os.path.splitext(name)[0] for name in pictures}
+    first: set[str] = set()
+    found: dict[str, str] = {}
+    for name in sorted(pictures):
+        stem, suffix = os.path.splitext(name)
+        if stem in first:
+            ways = (f"{stem}-{suffix[1:].lower()}{number or ''}" for number in itertools.count())
+            stem = next(way for way in ways if way not in stems)
+            stems.add(stem)
+        first.add(stem)
+        found[name] = stem + suffix
+    return found

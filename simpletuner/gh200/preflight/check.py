@@ -10,7 +10,7 @@ from typing import Any
 
 from ..memory.limits import memory_limits
 from ..ramp.schedule import GH200GradientRamp
-from ..settings.problems import SettingsError
+from ..settings.problems import Problem, SettingsError
 from ..settings.sources import read_batch_sizes
 from .config import Config, dataset_entries, gb, read_config, staging_problems
 from .judging import judge_config, judge_ramp
@@ -18,7 +18,7 @@ from .keys import combination_problems, dataset_key_problems, key_problems
 from .model import find, model_of, source_problems, vae_of, weights_of
 from .report import Report, some
 from .samples import Samples, samples_of
-from .size import checkpoints_of, free_disk, length_of, memory_of
+from .size import Memory, checkpoints_of, free_disk, gpu_memory, length_of, memory_of, shortage_of
 from .upstream import Upstream, upstream_record, with_examples
 from .windows import Window, largest_window, pruned, window_problems
 
@@ -31,6 +31,7 @@ def preflight(
     *,
     keys: bool = True,
     read: bool = True,
+    gpu: Callable[[], int] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """`config` is what a run gets (`settings.transport.loaded_config`); without `keys` upstream has parsed it already."""
@@ -62,6 +63,7 @@ def preflight(
     found = [item for index, entry in enumerate(entries) if (item := samples_of(entry, index, config)) is not None]
     _buckets(report, found, window, config)
     _size(report, config, ramp, window, found, upstream)
+    _fits(report, config, gpu() if gpu else gpu_memory(environ))
     _told(report, facts, config, upstream, environ)
     return report
 
@@ -95,6 +97,11 @@ def _buckets(report: Report, found: list[Samples], window: Window, config: Mappi
         if item.left_out:
             named = some(f"{name} {why}" for name, why in item.left_out.items())
             report.warnings.append(f'dataset "{item.id}": {len(item.left_out)} pictures cannot be used: {named}')
+        if item.namesakes:
+            report.warnings.append(
+                f'dataset "{item.id}": upstream keeps one latent for pictures whose names differ in the suffix only, so '
+                f"one stands for the others: {some(item.namesakes)}; rename them"
+            )
         gone = pruned(item, window, config)
         if gone:
             report.warnings.append(
@@ -131,6 +138,17 @@ def _size(
         )
 
 
+def _fits(report: Report, config: Mapping[str, Any], gpu: int) -> None:
+    report.facts["gpu_memory"] = gpu
+    if "memory" not in report.facts:
+        return
+    kind, text = shortage_of(Memory(**report.facts["memory"]), config, gpu)
+    if kind == "problem":
+        report.problem([Problem("memory of the GPU", text)])
+    elif kind:
+        report.warnings.append(f"memory of the GPU: {text}")
+
+
 def _told(
     report: Report, facts: Config, config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]
 ) -> None:
@@ -152,10 +170,10 @@ def _told(
         epochs = f", {length['epochs']:.1f} epochs" if length["epochs"] else ""
         told["length"] = f"{length['steps']} steps, {length['samples']} samples{epochs}"
     if "memory" in report.facts:
-        part = report.facts["memory"]
+        part, gpu = report.facts["memory"], report.facts["gpu_memory"]
         told["memory"] = (
             f"weights {gb(part['weights'])}, gradients {gb(part['gradients'])}, optimizer {gb(part['optimizer'])}, "
-            "activations not known"
+            f"activations not known; {f'the GPU has {gb(gpu)}' if gpu else 'no GPU here'}"
         )
     latents = sum(item.latent_bytes for item in facts.datasets)
     if latents:

@@ -23,7 +23,10 @@ _RECORD = "aspect_ratio_bucket_indices"
 
 @dataclass(frozen=True)
 class Samples:
-    """`buckets` has pictures by bucket, without repeats; `unchecked` says why there are none."""
+    """`buckets` has pictures by bucket, without repeats; `unchecked` says why there are none.
+
+    `namesakes` differ from another picture's name in the suffix only.
+    """
 
     id: str
     index: int
@@ -32,6 +35,7 @@ class Samples:
     buckets: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     unchecked: str = ""
+    namesakes: tuple[str, ...] = ()
 
     @property
     def pictures(self) -> int:
@@ -80,6 +84,8 @@ def _counted(samples: Samples, folder: str, rules: Rules, suffix: str) -> Sample
     top = os.path.abspath(folder)
     suffixes = picture_suffixes()
     paths = {path for path in listed if os.path.splitext(path)[1].lower() in suffixes}
+    stems = Counter(os.path.splitext(path)[0] for path in paths)
+    namesakes = tuple(sorted(os.path.relpath(path, top) for path in paths if stems[os.path.splitext(path)[0]] > 1))
     counts: Counter[str] = Counter()
     for bucket, kept in _record(os.path.join(folder, f"{_RECORD}_{suffix}.json")).items():
         there = {os.path.abspath(path) for path in kept} & paths
@@ -97,7 +103,7 @@ def _counted(samples: Samples, folder: str, rules: Rules, suffix: str) -> Sample
         else:
             left_out[os.path.relpath(path, top)] = f"has the aspect ratio {bucket}, outside the limits"
     kept_counts = {bucket: count for bucket, count in sorted(counts.items()) if count}
-    return Samples(samples.id, samples.index, samples.repeats, samples.batch_size, kept_counts, left_out)
+    return Samples(samples.id, samples.index, samples.repeats, samples.batch_size, kept_counts, left_out, "", namesakes)
 
 
 def _record(path: str) -> Mapping[str, list[str]]:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..memory.driver import CudaError, Driver, load_driver
 from ..ramp.schedule import GH200GradientRamp
+from .config import gb
 from .keys import number, truth
 from .model import Weights
 from .windows import Window
 
 _HALF, _WHOLE = 2, 4
-_QUANTISED = ("int", "fp8", "uint", "nf4")
+_BITS = re.compile(r"(?:int|fp|nf)(\d+)")
+# With one of these, weights are not all on one GPU at once.
+_ELSEWHERE = ("ramtorch", "fsdp_enable", "deepspeed_config", "musubi_blocks_to_swap")
+_UNSET = ("", "none", "false", "no", "off", "0", "0.0")
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the device; what a forward pass needs beside them is not known beforehand."""
+    """Bytes on the device; what a forward pass needs beside them is not known beforehand.
+
+    `aside` is what leaves it once the caches are made: VAE and text encoders.
+    """
 
     weights: int
+    aside: int
     gradients: int
     optimizer: int
     checkpoint: int
@@ -45,19 +55,55 @@ def memory_of(weights: Weights, config: Mapping[str, Any]) -> Memory:
     """Adam-like optimizers keep two values per trained one, in the precision of their name."""
     optimizer = str(config.get("optimizer", ""))
     state = 2 * (_HALF if "bf16" in optimizer else _WHOLE)
-    quantised = str(config.get("base_model_precision", "no_change")).startswith(_QUANTISED)
     lora = str(config.get("model_type", "full")).lower() == "lora"
     rank = int(number(config.get("lora_rank")) or 16)
     trained = weights.adapted * rank if lora else weights.trained
-    base = weights.trained // (2 if quantised and lora else 1) * _HALF
+    bits = [int(found) for found in _BITS.findall(str(config.get("base_model_precision", "")))] if lora else []
+    base = weights.trained * min([8 * _HALF, *bits]) // 8
     held = trained * (_WHOLE if lora else _HALF)
     ema = trained * _HALF if truth(config.get("use_ema")) else 0
     return Memory(
-        weights=base + (held if lora else 0) + (weights.vae + weights.text_encoders) * _HALF,
+        weights=base + (held if lora else 0),
+        aside=(weights.vae + weights.text_encoders) * _HALF,
         gradients=held,
         optimizer=trained * state + ema,
         checkpoint=held + trained * state + ema,
     )
+
+
+def gpu_memory(environ: Mapping[str, str]) -> int:
+    """Bytes of the smallest GPU this run may use; 0 where it uses none."""
+    if environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes"):
+        return 0
+    driver = load_driver()
+    if not isinstance(driver, Driver):
+        return 0
+    try:
+        return min(driver.total_memory(device) for device in range(driver.device_count))
+    except CudaError:
+        return 0
+
+
+def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[str, str]:
+    """("problem" or "warning", what is missing on the GPU), or nothing. Weights alone are certain, the rest is an estimate."""
+    if not gpu or memory.known <= gpu or any(_is_set(config.get(key)) for key in _ELSEWHERE):
+        return "", ""
+    block = config.get("gh200_optimizations")
+    managed = str((block if isinstance(block, Mapping) else {}).get("managed_memory") or "off")
+    if managed != "off":
+        return "", ""
+    certain = memory.weights > gpu
+    need = memory.weights if certain else memory.known
+    return (
+        "problem" if certain else "warning",
+        f"the {'weights' if certain else 'weights, gradients and optimizer'} take about {gb(need)}, the GPU has "
+        f'{gb(gpu)}; set "gh200_optimizations.managed_memory" to "all", base_model_precision to a smaller one, '
+        'or model_type to "lora"',
+    )
+
+
+def _is_set(value: object) -> bool:
+    return str(value).strip().lower() not in _UNSET
 
 
 def length_of(config: Mapping[str, Any], ramp: GH200GradientRamp | None, window: Window, per_epoch: int) -> Length:
