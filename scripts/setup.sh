@@ -83,6 +83,8 @@ look_ahead() {
             "connect to a network or set a mirror (UV_DEFAULT_INDEX), once; later set-ups work from the cache"
     fi
     gh200_say "$answer"
+    [[ $answer != *"Permission denied"* ]] || gh200_die "uv cannot use its cache" "see its message above" \
+        "make $("$uv" cache dir) yours, or name another with UV_CACHE_DIR"
     gh200_die "uv cannot install the lock" "see its message above" "scripts/lock_environment.sh --check tells if the lock is sound"
 }
 

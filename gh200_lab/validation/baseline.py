@@ -1,4 +1,4 @@
-"""Times a training run of the tiny model in the fork, keeps the figures, and compares them with earlier ones."""
+"""Times a training run of the tiny model or of a job in the fork, keeps the figures, and compares them with earlier ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from simpletuner.gh200.errors import GH200Error
@@ -139,7 +140,7 @@ def capture(place: Place, options: argparse.Namespace, output: Path, old: Record
         if job is None:
             _trace(lab, options, made / "trace")
         (made / "baseline_report.txt").write_text(page(record, smi, comparison), encoding="utf-8")
-        _write_json(made / "baseline.json", record, comparison)
+        write_json(made / "baseline.json", record, comparison)
         target = store(made, output, compared=old is not None)
     print(f"\n{(target / 'baseline_report.txt').read_text(encoding='utf-8')}\nkept in {os.path.relpath(target)}")
     return 1 if comparison is not None and comparison.worse else 0
@@ -205,8 +206,8 @@ def _trace(lab: Lab, options: argparse.Namespace, folder: Path) -> None:
     lab.train("traced", config, variables={"SIMPLETUNER_TORCH_PROFILER_DIR": str(folder)})
 
 
-def _write_json(path: Path, record: Record, comparison: Comparison | None) -> None:
-    told = {} if comparison is None else {"comparison": vars(comparison)}
+def write_json(path: Path, record: Record, comparison: Comparison | None) -> None:
+    told = {} if comparison is None else {"comparison": asdict(comparison)}
     path.write_text(json.dumps(record | told, indent=1) + "\n", encoding="utf-8")
 
 

@@ -18,7 +18,10 @@ from ..tiny.launch import Launcher
 from ..tiny.run import Run, read_log
 
 # What a baseline leaves out: pictures, checkpoints and uploads are no steps, and a resumed run has fewer of them.
-_REMOVED = ("resume_from_checkpoint", "validation_prompt", "validation_prompt_library", "webhook_config", "$schema")
+_REMOVED = (
+    "resume_from_checkpoint", "validation_prompt", "validation_prompt_library", "webhook_config", "$schema",
+    "checkpointing_steps", "checkpointing_rolling_steps", "checkpoint_epoch_interval",
+)  # fmt: skip
 
 
 class OwnJob:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gh200_lab.validation.baseline import write_json
 from gh200_lab.validation.baseline_compare import BadBaseline, compare, read_baseline
 from gh200_lab.validation.baseline_load import LoadWatch
 from gh200_lab.validation.baseline_store import store
@@ -55,6 +56,17 @@ def test_the_verdict_follows_the_change(change: float, verdict: str) -> None:
     assert found.verdict == verdict, found.sentence()
     assert found.low <= change - 1 <= found.high
     assert verdict in found.sentence() and not found.warnings
+
+
+def test_time_gpu_memory_and_ram_have_three_verdicts_kept_as_json(tmp_path: Path) -> None:
+    old = record(peak_gpu_bytes=10 << 30, peak_resident_bytes=4 << 30)
+    new = record(seed=2, peak_gpu_bytes=12 << 30, peak_resident_bytes=2 << 30)
+    found = compare(old, new)
+    assert found.verdict == "same" and found.worse
+    write_json(tmp_path / "baseline.json", new, found)
+    kept = json.loads((tmp_path / "baseline.json").read_text())["comparison"]
+    assert {part["name"]: part["verdict"] for part in kept["memory"]} == {"GPU memory": "worse", "RAM": "better"}
+    assert "not compared, neither run had a GPU" in compare(record(), record()).memory[0].sentence()
 
 
 def test_equal_runs_are_hardly_ever_called_worse() -> None:

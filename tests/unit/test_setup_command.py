@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from setup_lab import Checkout, make_checkout
+from setup_lab import Checkout, find_uv, make_checkout, program
 
 from tests.terminal import in_terminal
 
@@ -128,3 +128,14 @@ def test_a_cache_that_was_asked_for_is_used_or_refused(checkout: Checkout) -> No
     told = Checkout(checkout.root, given).setup(code=4)
     assert "cannot write in /proc/nowhere" in told and "unset UV_CACHE_DIR" in told
     assert not (checkout.root / ".venv").exists()
+
+
+def test_a_cache_with_files_of_another_user_is_named(checkout: Checkout, tmp_path: Path) -> None:
+    """What uv says where a cache was copied or shared; root may open everything, so a uv of that answer stands in."""
+    words = "failed to open file cache/sdists-v9/.git: Permission denied (os error 13)"
+    program(
+        tmp_path / "bin/uv", f'#!/bin/bash\n[[ $1 != pip ]] || {{ echo "{words}" >&2; exit 2; }}\nexec {find_uv()} "$@"'
+    )
+    given = checkout.environment | {"PATH": f"{tmp_path / 'bin'}:{checkout.environment['PATH']}"}
+    told = Checkout(checkout.root, given).setup(code=4)
+    assert "Permission denied" in told and "name another with UV_CACHE_DIR" in told
