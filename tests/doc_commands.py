@@ -45,6 +45,8 @@ SCRIPTS = "tests/fork/test_validation_scripts.py"
 EXAMPLE = Elsewhere("tests/unit/test_docs.py::test_the_worked_example_of_a_rebase", "worked example")
 LAUNCH = Elsewhere("tests/fork/test_settings_loaders.py::test_settings_config_flag_under_each_launcher", "accelerate")
 NEW_JOB = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_by_the_line_it_printed", "new_job")
+FAMILY = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_a_transformer_family", "make_family")
+OWN_JOB = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_is_timed_as_a_baseline", "capture_baseline.sh")
 BASELINE = Elsewhere(f"{SCRIPTS}::test_a_baseline_is_kept_compared_and_not_lost", "capture_baseline.sh")
 COMBINED = Elsewhere(f"{SCRIPTS}::test_the_features_together_with_an_attention_backend", "test_combined_features.sh")
 UPSTREAM = Elsewhere("tests/unit/test_validation_upstream.py::test_the_command_from_end_to_end", "upstream_features")
@@ -93,6 +95,9 @@ COMMANDS: dict[str, How] = {
     # a job of one's own
     "scripts/new_job.sh build/quickstart/images --model build/quickstart/model --name first --steps 8": NEW_JOB,
     "scripts/new_job.sh datasets/photos --model models/sdxl-base --name photos": NEW_JOB,
+    ".venv/bin/python -m gh200_lab.tiny.transformer build/tiny-sd3": FAMILY,
+    "scripts/new_job.sh build/quickstart/images --model build/tiny-sd3 --name sd3 --steps 8": FAMILY,
+    "scripts/new_job.sh build/quickstart/images --model build/tiny-sd3 --adapter lycoris --name sd3-lycoris --steps 8": FAMILY,
     ".venv/bin/accelerate launch --config_file config/accelerate_config_cpu.yaml train.py"
     " --config jobs/first/config.json": NEW_JOB,
     "python -m simpletuner.gh200.preflight jobs/photos/config.json": Elsewhere(
@@ -158,6 +163,7 @@ COMMANDS: dict[str, How] = {
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),
     "scripts/capture_baseline.sh": BASELINE,
+    "scripts/capture_baseline.sh --config jobs/first/config.json --steps 40 --output baseline/first": OWN_JOB,
     "scripts/capture_baseline.sh --compare baseline/": BASELINE,
     "scripts/capture_baseline.sh --steps 200": BASELINE,
     "scripts/capture_baseline.sh --steps 200 --compare baseline/": BASELINE,
