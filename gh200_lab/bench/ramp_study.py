@@ -31,7 +31,7 @@ from ..tiny.make import shared_model
 from ..tiny.pictures import make_pictures
 from .result import spread
 
-MICRO_BATCH, SMALL, LARGE = 8, 16, 128
+MICRO_BATCH, SMALL, LARGE = 2, 4, 64
 RATE, WORDS, HELD_OUT = 1e-3, 8, 64
 Ramp = partial(GH200GradientRamp, train_batch_size=MICRO_BATCH, unit="samples")
 Points = list[tuple[int, int, float, int]]
@@ -178,7 +178,7 @@ def _line(axes: Any, across: Sequence[float], values: Sequence[Sequence[float]],
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gh200_lab.bench.ramp_study", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="runs of each kind (10)")
-    parser.add_argument("--samples", type=int, default=1280, help="samples each run sees (1280)")
+    parser.add_argument("--samples", type=int, default=640, help="samples each run sees (640)")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "ramp_study.png", help="the plot")
     given = parser.parse_args(arguments)
     if given.seeds < 1 or given.samples < LARGE:
