@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import platform
+import re
+import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +27,7 @@ from .report_page import Report, write_page
 
 WORK = ROOT / MOVED
 LIMIT = 24 * 3600.0
+FULL = 16 << 20
 PACKAGES = {"PyTorch": "torch", "Accelerate": "accelerate", "diffusers": "diffusers"}
 
 
@@ -50,8 +53,17 @@ def main() -> int:
     except Failed as problem:
         print(f"error: {problem}\n  fix: run it again with -v; all of it is in {_shown(_log())}", file=sys.stderr)
         return 1
+    except OSError as problem:
+        print(f"error: {problem}\n  fix: {_fix('make it writable, or use another clone')}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _fix(usual: str) -> str:
+    """A full disk speaks in many tongues, and seldom in its own."""
+    full = shutil.disk_usage(ROOT / "build").free < FULL
+    return "the disk that holds build/ is full: make room, and run it again" if full else usual
 
 
 def _options() -> argparse.Namespace:
@@ -97,7 +109,7 @@ def _train(place: Place, options: argparse.Namespace) -> int:
     if done.code:
         shown = [] if options.verbose else [f"  {line}" for line in stages.relevant_end(done.text)]
         told = [*shown, f"error: training ended with exit code {done.code}", f"  where: {_shown(_log())}"]
-        print(*told, "  fix: see its last words above", sep="\n", file=sys.stderr)
+        print(*told, f"  fix: {_fix('see its last words above')}", sep="\n", file=sys.stderr)
         return done.code
     return _finish(command, done.seconds, log, settings)
 
@@ -113,8 +125,8 @@ def _more(options: argparse.Namespace, place: Place, total: int) -> list[str]:
 def _progress(log: Path, total: int, printed: stages.Log) -> tuple[float | None, str]:
     steps, _ = read_log(log)
     if not steps:
-        lines = stages.plain(printed.tail())
-        return None, lines[-1].strip() if lines else ""
+        said = re.findall(r"\[INFO\] (.*)", "\n".join(stages.plain(printed.tail())))
+        return None, said[-1] if said else "loading"
     last = steps[-1]
     told = f"loss {last['loss']:.3f} lr {last['learning_rate']:.2g} batch {last['effective_batch_size']}"
     return last["step"] / total, f"{last['step']}/{total} {told}"

@@ -167,6 +167,8 @@ def test_new_job_takes_spaces_umlauts_and_nested_folders(tmp_path: Path) -> None
     [
         (["empty"], "There is no picture"), (["nowhere"], "does not exist"),
         (["images", "--model", "models/x"], "The model does not exist"), (["images", "--family", "sdxxl"], 'Did you mean "sdxl"'),
+        (["images/000.png"], "The folder is a file."), (["images", "--root", "nowhere"], "--root"),
+        (["images", "--model", "images"], "name the folder that holds that file"),
         (["images", "--name", "../a"], "cannot be the name"), (["images", "--name", "taken"], "nothing of it was changed"),
     ],
 )  # fmt: skip
@@ -176,7 +178,7 @@ def test_new_job_ends_in_one_clear_error(
     (tmp_path / "empty").mkdir()
     (tmp_path / "jobs/taken").mkdir(parents=True)
     job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    assert command.main([*words, "--root", str(tmp_path)]) == 2
+    assert command.main(["--root", str(tmp_path), *words]) == 2
     assert said in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["taken"]
 
@@ -315,10 +317,14 @@ def test_new_job_that_could_not_work_is_not_left_behind(tmp_path: Path, capsys: 
     assert command.main([*words, "--tracker", "tensorboard"]) == 0
 
 
-@pytest.mark.parametrize("rate", ["0", "-1", "nan", "fast", "2"])
-def test_new_job_refuses_a_learning_rate_that_is_none(tmp_path: Path, rate: str) -> None:
-    with pytest.raises(SystemExit):
-        command.main([str(tmp_path), "--learning-rate", rate])
+@pytest.mark.parametrize(
+    "words", ["--learning-rate=0", "--learning-rate=-1", "--learning-rate=nan", "--learning-rate=fast",
+              "--learning-rate=2", "--resolution=8", "--resolution=100000", "--steps=0", "--repeats=-1"],
+)  # fmt: skip
+def test_new_job_refuses_a_number_that_cannot_be_meant(tmp_path: Path, words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main([str(tmp_path), words])
+    assert ended.value.code == 2
 
 
 def test_new_job_of_a_few_steps_has_the_batch_it_says(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_a_config_that_trains_passes_preflight(tmp_path: Path) -> None:
     assert report.facts["length"] == {"steps": 8, "samples": 8, "epochs": pytest.approx(8 / 3)}
     assert report.facts["datasets"][0]["buckets"] == {"1.0": 3}
     assert "can be started" in report.lines()[0]
+    assert report.facts["told"]["data one"] == "3 pictures in 1 bucket, 3 samples an epoch"
 
 
 def test_preflight_names_everything_wrong_at_once(tmp_path: Path) -> None:

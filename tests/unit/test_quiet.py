@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,10 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from setup_lab import ROOT, program
 
+from gh200_lab import process, stages
+from gh200_lab.quickstart import run as quickstart
 from tests.terminal import in_terminal
 
 pytestmark = pytest.mark.unit
@@ -187,6 +191,34 @@ with stages.Stage("training", stages.Log(Path("a.log"))) as stage:
     stage._began -= 4000
     stage.show(*_progress(log, 24000, stage.log))
 """
+
+
+def test_quiet_quick_start_shows_what_upstream_says_and_not_what_its_libraries_do(tmp_path: Path) -> None:
+    log = stages.Log(tmp_path / "a.log")
+    log.path.write_text(
+        "[RANK 0] 2026 [INFO] Loading tokenizer\nW1117 08:41 torch/utils: a warning\nTo avoid it, ...\n"
+    )
+    assert quickstart._progress(tmp_path / "run.jsonl", 24, log) == (None, "Loading tokenizer")
+    log.path.write_text("W1117 08:41 torch/utils: a warning\n")
+    assert quickstart._progress(tmp_path / "run.jsonl", 24, log) == (None, "loading")
+
+
+def test_quiet_quick_start_on_a_full_disk_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "images/0.png")
+
+    monkeypatch.setattr(quickstart, "find_place", lambda: None)
+    monkeypatch.setattr(quickstart, "WORK", tmp_path / "work")
+    monkeypatch.setattr(quickstart, "make_model", full)
+    monkeypatch.setattr(process, "end_well_when_asked_to", lambda: None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    monkeypatch.setattr(sys, "argv", ["quickstart"])
+    monkeypatch.setenv("GH200_LOG", str(tmp_path / "a.log"))
+    assert quickstart.main() == 1
+    said = capsys.readouterr().err
+    assert "No space left on device" in said and "fix: the disk that holds build/ is full" in said
 
 
 @pytest.mark.parametrize("columns", [80, 120])

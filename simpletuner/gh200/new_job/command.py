@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -17,8 +18,8 @@ from ..diagnostic.machine import Machine as Host
 from ..errors import GH200Error
 from ..memory.limits import memory_limits, spoken_size
 from ..preflight.check import preflight
-from ..preflight.report import some
-from ..preflight.upstream import Upstream, upstream_record
+from ..preflight.report import many, some
+from ..preflight.upstream import Upstream, package_of_upstream, upstream_record
 from ..settings.transport import loaded_values
 from .captions import with_captions
 from .choices import SCHEMA, Job, Machine, Wishes, choose
@@ -26,6 +27,7 @@ from .folder import Folder, look_at
 from .model import choose_model
 from .write import JOBS, NameTaken, free_name, needs_links, write_job
 
+LEAST_EDGE, MOST_EDGE = 64, 8192
 _EXAMPLES = """\
 examples:
   scripts/new_job.sh ~/pictures/cat --model models/sdxl-base            a job named cat, and the line that starts it
@@ -57,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--adapter", choices=("lora", "lycoris"), default="lora", help="what is trained (lora)")
     made.add_argument("--rank", type=_above_zero, default=16, metavar="N", help="LoRA rank (16)")
-    made.add_argument("--resolution", type=_above_zero, metavar="N", help="edge of a square of the trained area")
+    made.add_argument("--resolution", type=_edge, metavar="N", help="edge of a square of the trained area")
     made.add_argument("--batch-size", type=_above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
     made.add_argument("--effective-batch", type=_above_zero, metavar="N", help="pictures an update, at the ramp's end")
     made.add_argument("--repeats", type=_count, metavar="N", help="times each picture is repeated in an epoch")
@@ -90,6 +92,12 @@ def _above_zero(text: str) -> int:
     return int(text)
 
 
+def _edge(text: str) -> int:
+    if not LEAST_EDGE <= _count(text) <= MOST_EDGE:
+        raise argparse.ArgumentTypeError(f"{text}: a number from {LEAST_EDGE} to {MOST_EDGE} is wanted")
+    return int(text)
+
+
 def _rate(text: str) -> float:
     try:
         if 0 < float(text) < 1:
@@ -112,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _make(options: argparse.Namespace) -> int:
     root = Path(os.path.abspath(options.root))
+    if not root.is_dir():
+        raise GH200Error("The folder to start training in does not exist.", where=f"--root {root}", fix="make it first")
     upstream = _upstream()
     folder, captions_from = with_captions(look_at(options.folder.expanduser()))
     if folder.unread and not any(folder.captions.values()) and not options.caption:
@@ -185,7 +195,7 @@ def _machine(upstream: Upstream) -> Machine:
 
 def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
     captions = sum(bool(text) for name, text in folder.captions.items() if name in folder.sizes)
-    print(f"{_many(len(folder.sizes), 'picture')}, {_many(captions, 'caption')}, {spoken_size(folder.bytes)}")
+    print(f"{many(len(folder.sizes), 'picture')}, {many(captions, 'caption')}, {spoken_size(folder.bytes)}")
     for name, why in sorted(folder.unusable.items()):
         print(f"  left out: {name} {why}")
     for name in left:
@@ -196,10 +206,6 @@ def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
         print(f"  trained from links in {job.config['datasets'][0]['instance_data_dir']}: {why_links}")
     for what, why in job.said.items():
         print(f"  {what:<11}{why}")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _check(path: Path, job: Job, root: Path, wishes: Wishes, gpu_bytes: int) -> int:
@@ -228,5 +234,7 @@ def launch_line(root: Path, config: Path, processes: int, gpu: bool) -> str:
         words += ["--config_file", settings.relative_to(root).as_posix()]
     if processes > 1:
         words += [*(["--multi_gpu"] if gpu else []), "--num_processes", str(processes)]
-    script = next((name for name in ("train.py", "simpletuner/train.py") if (root / name).is_file()), "train.py")
-    return " ".join([*words, script, "--config", config.as_posix()])
+    package = package_of_upstream()
+    elsewhere = str(package / "train.py") if package else "train.py"
+    script = next((name for name in ("train.py", "simpletuner/train.py") if (root / name).is_file()), elsewhere)
+    return " ".join([*words, shlex.quote(script), "--config", config.as_posix()])

@@ -51,7 +51,7 @@ class Folder:
 def look_at(root: Path) -> Folder:
     """Every file below the folder, as upstream will walk it; one clear error where there is nothing to train on."""
     if not root.is_dir():
-        there = "is not a folder" if root.exists() else "does not exist"
+        there = "is a file" if root.exists() else "does not exist"
         raise GH200Error(f"The folder {there}.", where=str(root), fix="name a folder that holds pictures")
     if not _is_text(os.path.abspath(root)):
         raise GH200Error("The folder's name is not UTF-8.", where=_as_text(str(root)), fix="rename it")

@@ -114,8 +114,10 @@ def _from_folder(folder: Path, name: str, family: str | None, vae: str | None, u
         raise GH200Error(
             f"The model {what}.",
             where=f"--model {name}",
-            why=str(folder / "model_index.json"),
-            fix="name it with --family",
+            why="" if pipeline else f"there is no {folder / 'model_index.json'}",
+            fix="name it with --family"
+            if pipeline
+            else "name the folder that holds that file, or the family with --family",
         )
     chosen = family or families[0]
     part = folder / str(upstream.families[chosen].get("subfolder") or "unet")

@@ -16,7 +16,7 @@ from .config import Config, dataset_entries, gb, read_config, staging_problems
 from .judging import judge_config, judge_ramp
 from .keys import combination_problems, dataset_key_problems, key_problems
 from .model import find, model_of, source_problems, vae_of, weights_of
-from .report import Report, some
+from .report import Report, many, some
 from .samples import Samples, samples_of
 from .size import Memory, checkpoints_of, free_disk, gpu_memory, length_of, memory_of, shortage_of
 from .upstream import Upstream, upstream_record, with_examples
@@ -160,9 +160,8 @@ def _told(
     if vae and vae != model:
         told["VAE"] = find(vae, environ).told
     for item in report.facts["datasets"]:
-        told[f"data {item['id']}"[:11]] = (
-            f"{sum(item['buckets'].values())} pictures in {len(item['buckets'])} buckets, {item['per_epoch']} samples an epoch"
-        )
+        pictures, buckets = many(sum(item["buckets"].values()), "picture"), many(len(item["buckets"]), "bucket")
+        told[f"data {item['id']}"] = f"{pictures} in {buckets}, {many(item['per_epoch'], 'sample')} an epoch"
     if facts.ramp:
         told["ramp"] = facts.ramp
     length = report.facts["length"]

@@ -40,7 +40,7 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        found = [f"  {name:<12}{text}" for name, text in self.facts.get("told", {}).items()]
+        found = [f"  {name:<11} {text}" for name, text in self.facts.get("told", {}).items()]
         for title, items in (("not checked", self.not_checked), ("note", self.notes), ("warning", self.warnings)):
             found += [f"  {title}: {item}" for item in items]
         found += [f"  problem: {item}" for item in self.problems]
@@ -67,6 +67,10 @@ class PreflightError(GH200Error):
             fix="correct them in the config; python -m simpletuner.gh200.preflight CONFIG checks it again in seconds. "
             'If preflight is wrong, "gh200_optimizations": {"preflight": false} starts without it, and please report it',
         )
+
+
+def many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def some(names: Iterable[str]) -> str:
