@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,11 @@ from simpletuner.gh200.preflight.size import memory_of
 from simpletuner.gh200.settings.transport import loaded_config, outgoing_config
 
 ROOT = Path(__file__).resolve().parents[2]
+# This overlay, whatever fork is built here.
+RUN = f"""import runpy, sys, types
+package = types.ModuleType("simpletuner"); package.__path__ = [{str(ROOT / "simpletuner")!r}]
+sys.modules["simpletuner"] = package
+runpy.run_module("simpletuner.gh200.preflight", run_name="__main__", alter_sys=True)"""
 
 
 @pytest.fixture(autouse=True)
@@ -331,6 +338,13 @@ def test_the_preflight_command_answers_in_json_and_exit_codes(tmp_path: Path) ->
     done = ran("config/gh200_in_memory_example.json", "--json")
     told = json.loads(done.stdout)
     assert done.returncode == 2 and told["ok"] is False and len(told["problems"]) >= 2
+    closed, end = os.pipe()
+    os.close(closed)
+    cut = subprocess.run(
+        [sys.executable, "-c", RUN, "config/gh200_in_memory_example.json"], cwd=ROOT, stdout=end, stderr=subprocess.PIPE
+    )
+    os.close(end)
+    assert cut.returncode == -signal.SIGPIPE and not cut.stderr
     assert ran("config/nowhere.json").returncode == 2 and "Traceback" not in ran("config/nowhere.json").stderr
 
 
