@@ -198,17 +198,28 @@ def test_new_job_that_is_ended_makes_a_whole_job_or_none(root: Path, number: sig
 @SLOW
 def test_a_new_job_that_runs_is_not_started_again_beside_itself(root: Path) -> None:
     make_pictures(root / "images", 4, [(64, 64)])
-    assert new_job(root, "images", "--model", "model", "--steps", "3").returncode == 0
+    assert new_job(root, "images", "--model", "model", "--steps", "4000", "--checkpoint-every", "2").returncode == 0
     line = [sys.executable, "train.py", "--config", "jobs/job/config.json"]
+    output = root / "jobs/job/output"
     with (root / "first.log").open("w") as log:
         first = subprocess.Popen(line, cwd=root, env=variables(), stdout=log, stderr=subprocess.STDOUT)
-        while not (root / "jobs/job/output/.simpletuner-gh200-run").exists() and first.poll() is None:
-            time.sleep(0.2)
-        second = subprocess.run(line, cwd=root, env=variables(), capture_output=True, text=True)
+        try:
+            while not (output / "checkpoint-4").exists() and first.poll() is None:
+                time.sleep(0.2)
+            second = subprocess.run(line, cwd=root, env=variables(), capture_output=True, text=True)
+            assert first.poll() is None, (root / "first.log").read_text()[-3000:]
+        finally:
+            first.kill()
+            first.wait()
     assert second.returncode == 2 and "Another run is at work in this output folder." in second.stderr
     assert f"process {first.pid} holds it" in second.stderr and "Traceback" not in second.stderr
-    assert first.wait() == 0, (root / "first.log").read_text()[-3000:]
-    assert not (root / "jobs/job/output/.simpletuner-gh200-run").exists()
+    # A killed one holds nothing, and the next goes on from its last checkpoint.
+    last = max(int(path.name.partition("-")[2]) for path in output.glob("checkpoint-*"))
+    again = subprocess.run(
+        [*line, f"--max_train_steps={last + 2}"], cwd=root, env=variables(), capture_output=True, text=True
+    )
+    assert again.returncode == 0, (again.stdout + again.stderr)[-3000:]
+    assert (output / "pytorch_lora_weights.safetensors").is_file()
 
 
 @SLOW

@@ -236,8 +236,11 @@ def test_preflight_names_pictures_that_would_share_one_latent(tmp_path: Path) ->
     assert "one latent" in warning and "001.jpg, 001.png" in warning
 
 
-def test_preflight_lets_one_run_at_a_time_into_an_output_folder(tmp_path: Path) -> None:
+def test_preflight_lets_one_run_at_a_time_into_an_output_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The other is a process of its own: a killed one holds nothing."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
     output = tmp_path / "made" / "output"
     code = (
         f"import sys, time; sys.path.insert(0, {str(ROOT)!r});"
@@ -250,6 +253,13 @@ def test_preflight_lets_one_run_at_a_time_into_an_output_folder(tmp_path: Path) 
         with pytest.raises(GH200Error, match=f"process {other.pid} holds it"):
             claim_output(str(output), {})
         claim_output(str(output), {"RANK": "1"})()
+        path = tmp_path / "job.json"
+        path.write_text(json.dumps(config(tmp_path, [(64, 64)] * 3, output_dir=str(output), cache_config={})))
+        with pytest.raises(SystemExit) as ended:
+            start.check_command_line(["--config", str(path)])
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert "Another run is at work in this output folder." in said and "Traceback" not in said
     finally:
         other.kill()
         other.wait()

@@ -12,9 +12,9 @@ NAME = ".simpletuner-gh200-run"
 _TRIES = 3
 
 
-def claim_output(folder: str | None, environ: Mapping[str, str]) -> Callable[[], None]:
+def claim_output(folder: object, environ: Mapping[str, str]) -> Callable[[], None]:
     """Until what it returns is called, or the process ends. The first rank claims it for all."""
-    if not folder or environ.get("RANK", "0") != "0":
+    if not folder or not isinstance(folder, str) or environ.get("RANK", "0") != "0":
         return _nothing
     place = Path(folder).expanduser().absolute()
     try:

@@ -12,6 +12,7 @@ from ..errors import GH200Error, stop
 from ..settings.config_file import config_path
 from ..settings.keys import DATASETS_FILE_KEY, INLINE_KEYS, is_ours
 from ..settings.transport import command_line_config, loaded_values
+from .alone import claim_output
 from .check import preflight, stop_if_it_cannot_work
 
 _SWITCH = ("gh200_optimizations", "preflight")
@@ -39,6 +40,11 @@ def check_command_line(argv: list[str]) -> None:
     report = preflight(path, config, _processes(), read=False)
     if report.problems:
         stop(report.error())
+    try:
+        # The run itself holds it later; here a second one hears of it before it has loaded anything.
+        claim_output(config.get("output_dir"), os.environ)
+    except GH200Error as error:
+        stop(error)
     for line in (*report.warnings, *report.not_checked):
         print(f"preflight: {line}", file=sys.stderr, flush=True)
 
