@@ -168,6 +168,7 @@ def test_new_job_takes_spaces_umlauts_and_nested_folders(tmp_path: Path) -> None
         (["empty"], "There is no picture"), (["nowhere"], "does not exist"),
         (["images", "--model", "models/x"], "The model does not exist"), (["images", "--family", "sdxxl"], 'Did you mean "sdxl"'),
         (["images/000.png"], "The folder is a file."), (["images", "--root", "nowhere"], "--root"),
+        (["images", "--model", "model", "--processes", "2"], "this machine has 0 GPUs"),
         (["images", "--model", "images"], "name the folder that holds that file"),
         (["images", "--name", "../a"], "cannot be the name"), (["images", "--name", "taken"], "nothing of it was changed"),
     ],

@@ -23,6 +23,7 @@ _LONGEST_PROMPT = 300
 class Machine:
     """What a job is sized to."""
 
+    gpus: int
     gpu_bytes: int
     room: int
     cpus: int

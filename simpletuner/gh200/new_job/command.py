@@ -124,17 +124,11 @@ def _make(options: argparse.Namespace) -> int:
         raise GH200Error("The folder to start training in does not exist.", where=f"--root {root}", fix="make it first")
     upstream = _upstream()
     folder, captions_from = with_captions(look_at(options.folder.expanduser()))
-    if folder.unread and not any(folder.captions.values()) and not options.caption:
-        raise GH200Error(
-            "No caption can be read.",
-            where=str(folder.root),
-            why=some(f"{name} {why}" for name, why in folder.unread.items()),
-            fix="write them as UTF-8, or give all pictures one with --caption",
-        )
     model = choose_model(_placed(options.model), options.family, _placed(options.vae), upstream, os.environ)
     why_links = needs_links(folder, captions_from)
     folder, left = _captioned(folder, options.caption) if why_links else (folder, [])
     machine = _machine(upstream)
+    _refuse(options, folder, machine)
     while True:
         name = free_name(root, options.name, options.folder)
         wishes = Wishes(name, **{key: getattr(options, key) for key in Wishes.__dataclass_fields__ if key != "name"})
@@ -151,6 +145,23 @@ def _make(options: argparse.Namespace) -> int:
             raise
         _say(folder, job, why_links, left)
         return _check(path, job, root, wishes, machine.gpu_bytes)
+
+
+def _refuse(options: argparse.Namespace, folder: Folder, machine: Machine) -> None:
+    if folder.unread and not any(folder.captions.values()) and not options.caption:
+        raise GH200Error(
+            "No caption can be read.",
+            where=str(folder.root),
+            why=some(f"{name} {why}" for name, why in folder.unread.items()),
+            fix="write them as UTF-8, or give all pictures one with --caption",
+        )
+    if options.processes > max(1, machine.gpus):
+        raise GH200Error(
+            "There are fewer GPUs than processes.",
+            where=f"--processes {options.processes}",
+            why=f"this machine has {many(machine.gpus, 'GPU')}, and each process wants one of its own",
+            fix="make the job on the machine that trains, or leave --processes out",
+        )
 
 
 def _upstream() -> Upstream:
@@ -185,8 +196,10 @@ def _machine(upstream: Upstream) -> Machine:
         for name, package in (("simpletuner", None), ("tensorboard", "tensorboard"))
         if name in known and (package is None or find_spec(package))
     ]
+    gpus = read_gpus(Host())
     return Machine(
-        read_gpus(Host()).least_memory,
+        (gpus.usable or len(gpus.devices)) if gpus.least_memory else 0,
+        gpus.least_memory,
         min(limit.bytes for limit in memory_limits()),
         len(os.sched_getaffinity(0)),
         (*installed, "none"),
