@@ -307,6 +307,13 @@ def test_new_job_whose_name_is_taken_meanwhile_is_refused_or_takes_the_next(
     assert json.loads((tmp_path / "jobs/images-2/config.json").read_text())["output_dir"] == "jobs/images-2/output"
 
 
+def test_new_job_of_an_earlier_jobs_name_does_not_get_its_buckets(tmp_path: Path) -> None:
+    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    (folder / "aspect_ratio_bucket_indices_job.json").write_text("{}")
+    config = made(folder)
+    assert config["datasets"][0]["id"] == "job-2" and config["output_dir"] == "jobs/job/output"
+
+
 def test_new_job_that_could_not_work_is_not_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
     words = [str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path), "--name", "job"]

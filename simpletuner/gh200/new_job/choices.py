@@ -13,6 +13,7 @@ from ..preflight.buckets import rules_of
 from .folder import Folder
 from .model import Model, relative
 from .plan import Buckets, buckets_for, resolution_for, steps_for, window_for
+from .write import free_id
 
 SCHEMA = "docs/gh200_config.schema.json"
 _LARGE_GPU = 60 * GB
@@ -166,7 +167,7 @@ def _datasets(
     staged = wishes.in_memory if wishes.in_memory is not None else fits
     captioned = any(folder.captions.values())
     images: dict[str, Any] = {
-        "id": wishes.name,
+        "id": free_id(data, wishes.name),
         "type": "in_memory" if staged else "local",
         "dataset_type": "image",
         # Upstream writes latents of nested pictures where it does not look for them, unless it is told the whole path.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isclose
 from typing import Any
 
 from PIL import Image
@@ -25,7 +26,8 @@ _RECORD = "aspect_ratio_bucket_indices"
 class Samples:
     """`buckets` has pictures by bucket, without repeats; `unchecked` says why there are none.
 
-    `namesakes` differ from another picture's name in the suffix only.
+    `namesakes` differ from another picture's name in the suffix only; `changed` are keys that upstream's record of an
+    earlier start has with other values.
     """
 
     id: str
@@ -36,6 +38,7 @@ class Samples:
     left_out: Mapping[str, str] = field(default_factory=dict)
     unchecked: str = ""
     namesakes: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
     @property
     def pictures(self) -> int:
@@ -87,7 +90,8 @@ def _counted(samples: Samples, folder: str, rules: Rules, suffix: str) -> Sample
     stems = Counter(os.path.splitext(path)[0] for path in paths)
     namesakes = tuple(sorted(os.path.relpath(path, top) for path in paths if stems[os.path.splitext(path)[0]] > 1))
     counts: Counter[str] = Counter()
-    for bucket, kept in _record(os.path.join(folder, f"{_RECORD}_{suffix}.json")).items():
+    record, before = _record(record_path(folder, suffix))
+    for bucket, kept in record.items():
         there = {os.path.abspath(path) for path in kept} & paths
         counts[bucket] += len(there)
         paths -= there
@@ -103,13 +107,37 @@ def _counted(samples: Samples, folder: str, rules: Rules, suffix: str) -> Sample
         else:
             left_out[os.path.relpath(path, top)] = f"has the aspect ratio {bucket}, outside the limits"
     kept_counts = {bucket: count for bucket, count in sorted(counts.items()) if count}
-    return Samples(samples.id, samples.index, samples.repeats, samples.batch_size, kept_counts, left_out, "", namesakes)
+    changed = tuple(_changed(before, rules)) if counts else ()
+    return Samples(
+        samples.id, samples.index, samples.repeats, samples.batch_size, kept_counts, left_out, "", namesakes, changed
+    )
 
 
-def _record(path: str) -> Mapping[str, list[str]]:
+def record_path(folder: str | os.PathLike[str], suffix: str) -> str:
+    """Where upstream keeps the buckets of a dataset, and with them what its config was."""
+    return os.path.join(folder, f"{_RECORD}_{suffix}.json")
+
+
+def _record(path: str) -> tuple[Mapping[str, list[str]], Mapping[str, Any]]:
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file).get(_RECORD, {})
-        return {str(bucket): [str(name) for name in names] for bucket, names in found.items()}
+            found = json.load(file)
+        buckets = {str(bucket): [str(name) for name in names] for bucket, names in found.get(_RECORD, {}).items()}
+        return buckets, dict(found.get("config") or {})
     except (OSError, ValueError, AttributeError, TypeError):
-        return {}
+        return {}, {}
+
+
+def _changed(before: Mapping[str, Any], now: Rules) -> Iterator[str]:
+    """Of what decides the buckets: upstream goes on with the values it wrote down."""
+    then = rules_of(before, {})
+    if then is None:
+        return
+    if "resolution" in before and (
+        then.by_area != now.by_area or not isclose(then.resolution, now.resolution, rel_tol=1e-3)
+    ):
+        yield "resolution"
+    if "crop" in before and then.crop != now.crop:
+        yield "crop"
+    elif now.crop and "crop_aspect" in before and then.crop_aspect != now.crop_aspect:
+        yield "crop_aspect"
