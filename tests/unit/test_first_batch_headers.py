@@ -122,7 +122,7 @@ def test_what_is_no_picture_is_named_and_never_waited_for(tmp_path: Path) -> Non
         name: headers.header(str(tmp_path / name)) for name in ("pipe.png", "empty.png", "folder.png", "none.png")
     }
     assert all(found.size is None and found.problem for found in answers.values()), answers
-    assert answers["none.png"].problem == "No such file or directory"
+    assert answers["none.png"].problem == "cannot be read: No such file or directory"
     assert headers.header("with\0zero").problem
 
 

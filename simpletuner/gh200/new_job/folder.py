@@ -17,7 +17,6 @@ CAPTION = ".txt"
 _VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".flv", ".wmv", ".m4v", ".mpeg", ".mpg", ".3gp", ".ogv"})
 # Formats cameras and phones write that Pillow has no reader for.
 _FOREIGN = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".rw2", ".orf"})
-_DEEP = ("I;16", "I", "F")
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def _sort_in(
         unusable[name] = problem
         return
     sizes[name] = picture.size
-    if picture.mode.startswith("I;16") or picture.mode in _DEEP:
+    if picture.deep:
         notes.append(f"{name} has 16 bits a channel; upstream trains on 8")
     elif picture.format == "GIF":
         notes.append(f"{name} is a GIF; its first frame is used")

@@ -1,4 +1,4 @@
-"""One picture by its header: how large it will be to upstream, or why it cannot be used. The one place that looks."""
+"""One picture by its header: how large it will be to upstream, or why it cannot be used."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import warnings
 from dataclasses import dataclass
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-_ORIENTATION = 0x0112
-_TURNED = frozenset({5, 6, 7, 8})
+from ..headers import header
+
 _TAIL = 64
 
 
@@ -19,41 +19,16 @@ class Picture:
 
     size: tuple[int, int]
     format: str
-    mode: str
+    deep: bool
     problem: str = ""
 
 
 def look(path: str | os.PathLike[str]) -> Picture:
-    """Reads the header; nothing is decoded."""
-    try:
-        if not os.path.getsize(path):
-            return Picture((0, 0), "", "", "is empty (0 bytes)")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(path) as image:
-                width, height = image.size
-                turned = _orientation(image) in _TURNED
-                return Picture((height, width) if turned else (width, height), image.format or "", image.mode)
-    except UnidentifiedImageError:
-        return Picture((0, 0), "", "", "is no picture that can be read")
-    except Image.DecompressionBombError:
-        return Picture((0, 0), "", "", "has more pixels than Pillow opens")
-    except Exception as error:  # Pillow's readers raise whatever a damaged header makes of them
-        return Picture((0, 0), "", "", f"cannot be read: {getattr(error, 'strerror', None) or error}")
-
-
-def _orientation(image: Image.Image) -> int:
-    # getexif() of a PNG decodes it to look behind the pixels.
-    raw = image.info.get("exif")
-    if image.format == "PNG" and not raw:
-        return 1
-    exif = Image.Exif()
-    if isinstance(raw, bytes):
-        exif.load(raw)
-    else:
-        exif = image.getexif()
-    found = exif.get(_ORIENTATION, 1)
-    return found if isinstance(found, int) else 1
+    """By the reader that the scan of a dataset uses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = header(os.fspath(path))
+    return Picture(found.size or (0, 0), found.format or "", found.deep, found.problem or "")
 
 
 def damage(path: str | os.PathLike[str]) -> str:
@@ -65,7 +40,7 @@ def damage(path: str | os.PathLike[str]) -> str:
             warnings.simplefilter("ignore")
             with Image.open(path) as image:
                 image.load()
-    except Exception as error:  # as above
+    except Exception as error:  # Pillow's readers raise whatever a damaged file makes of them
         return f"is damaged: {error}"
     return ""
 

@@ -59,7 +59,7 @@ def process(backend: Any, path: str, known: set[str], problem: str | None = None
     if buckets:
         return Outcome(path, next(iter(buckets)), metadata.get(path), None)
     counted = next((name for name, count in statistics["skipped"].items() if count), None)
-    return Outcome(path, None, None, Reason(counted, counted or f"unreadable ({problem or 'see the error above'})"))
+    return Outcome(path, None, None, Reason(counted, counted or problem or "unreadable (see the error above)"))
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class SizePlans:
         size = header.size
         if size is None:
             if header.problem == DIED:
-                return Outcome(path, None, None, Reason(None, f"unreadable ({DIED})"))
+                return Outcome(path, None, None, Reason(None, DIED))
             return process(self._backend, path, self._known, header.problem)
         # Sizes arrive as tuples, and upstream's metadata has tuples.
         if path not in self._known and (self._boxes is None or not self._boxes.beside(path)):

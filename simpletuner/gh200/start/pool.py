@@ -21,7 +21,7 @@ from ..headers import Header
 BATCH = 512
 # Starting an interpreter takes longer than this many headers.
 TOO_FEW = 64
-DIED = "the process that read it died"
+DIED = "ended the process that read it"
 MOST_DEATHS = 20
 
 
