@@ -76,6 +76,38 @@ def test_cache_cli_says_that_sources_are_newer(place: Path, capsys: pytest.Captu
     assert listed(capsys)[0]["stale"] == "1 files of photos are newer than its oldest entry"
 
 
+def test_cache_cli_links_that_lead_nowhere_and_other_things_are_no_entries(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = listed(capsys)[0]
+    cache = place / "cache/vae/sdxl/photos"
+    for folder, name in ((place / "photos", "gone.png"), (cache, "gone.pt")):
+        (folder / name).symlink_to("nowhere")
+        (folder / f"loop-{name}").symlink_to(f"loop-{name}")
+    os.mkfifo(cache / "pipe.pt")
+    (cache / "folder.pt").mkdir()
+    assert listed(capsys)[0] == before
+    assert main(["clear", "config.json", "--dataset", "photos", "--yes"]) == 0
+    assert sorted(path.name for path in cache.iterdir()) == ["folder.pt", "gone.pt", "loop-gone.pt", "pipe.pt"]
+
+
+def test_cache_cli_a_name_that_is_no_text(place: Path) -> None:
+    entries(Path(os.fsdecode(os.fsencode(place) + b"/cache/vae/sdxl/caf\xe9")), 1)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SIMPLETUNER_SKIP_TORCH": "1"}
+    command = [sys.executable, "-m", "simpletuner.gh200.caches", "list", "config.json"]
+    strict = environment | {"PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, env=strict, capture_output=True, text=True)
+    assert done.returncode == 0 and "caf\\udce9" in done.stdout, done.stderr
+
+
+def test_cache_cli_ctrl_c_at_the_question_removes_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(question: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    assert main(["clear", "config.json"]) == 1 and len(list(place.rglob("*.pt"))) == 17
+
+
 def test_cache_cli_clear_names_asks_and_keeps_what_is_not_its_own(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         folders = cache_folders(Plan(chosen.config, os.environ))
     except GH200Error as error:
@@ -133,17 +134,15 @@ def _clear(folders: list[CacheFolder], chosen: argparse.Namespace) -> int:
 def _part(folder: CacheFolder, chosen: argparse.Namespace) -> _Part:
     wanted = not folder.in_use and (not chosen.dataset or folder.dataset in chosen.dataset)
     limit = time.time() - chosen.older_than if chosen.older_than is not None else None
-    entries = [
-        (entry, entry.stat()) for entry in (folder.entries if wanted and (folder.stale or not chosen.stale) else ())
-    ]
-    kept = [(entry, stat) for entry, stat in entries if limit is None or stat.st_mtime < limit]
-    return _Part(folder, [entry for entry, _ in kept], sum(stat.st_size for _, stat in kept))
+    entries = folder.entries if wanted and (folder.stale or not chosen.stale) else ()
+    going = [entry for entry in entries if limit is None or entry.written < limit]
+    return _Part(folder, [entry.path for entry in going], sum(entry.bytes for entry in going))
 
 
 def _confirmed(count: int) -> bool:
     try:
         return input(f"Remove these {count} entries? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
+    except (EOFError, KeyboardInterrupt):
         print("(no answer; --yes removes without asking)")
         return False
 

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import socket
+import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,13 @@ from .dirs import DIRECTORY_KEYS, LOCAL_TYPES, PRIVATE, owner_of
 _VARIABLE = re.compile(r"\{(model_family|output_dir|id)\}")
 
 
+@dataclass(frozen=True, order=True)
+class CacheEntry:
+    path: Path
+    bytes: int
+    written: float
+
+
 @dataclass(frozen=True)
 class CacheFolder:
     """One folder of entries; `stale` says why no run with this config reads it as it is, empty where one does."""
@@ -31,11 +39,17 @@ class CacheFolder:
     kind: str
     model: str
     path: Path
-    entries: tuple[Path, ...]
-    bytes: int
-    newest: float
+    entries: tuple[CacheEntry, ...]
     stale: str = ""
     in_use: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.entries)
+
+    @property
+    def newest(self) -> float:
+        return max((entry.written for entry in self.entries), default=0.0)
 
 
 class Plan:
@@ -102,35 +116,41 @@ def cache_folders(plan: Plan) -> list[CacheFolder]:
         place = plan.folder_of(entry)
         if place is not None:
             kind, path = place
-            found.append(_folder(str(entry.get("id") or ""), kind, plan.model, path, _stale(entry, kind, path)))
+            entries = _entries(path)
+            stale = _stale(entry, kind, entries)
+            found.append(CacheFolder(str(entry.get("id") or ""), kind, plan.model, path, entries, stale))
     parent = plan.parent()
     if parent is not None:
         found += _others(parent, [folder.path.absolute() for folder in found])
     return found
 
 
-def _folder(dataset: str, kind: str, model: str, path: Path, stale: str = "", in_use: str = "") -> CacheFolder:
-    entries = sorted(_entries(path))
-    stats = [entry.stat() for entry in entries]
-    newest = max((stat.st_mtime for stat in stats), default=0.0)
-    return CacheFolder(dataset, kind, model, path, tuple(entries), sum(s.st_size for s in stats), newest, stale, in_use)
+def _files(top: str | Path) -> Iterator[tuple[str, os.stat_result]]:
+    """What can be looked at: a run may be at work there, and links may lead nowhere."""
+    for folder, _, names in os.walk(top):
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield path, found
 
 
-def _entries(path: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(path):
-        yield from (Path(folder, name) for name in names if name.endswith(".pt"))
+def _entries(path: Path) -> tuple[CacheEntry, ...]:
+    found = ((Path(name), facts) for name, facts in _files(path) if name.endswith(".pt"))
+    return tuple(sorted(CacheEntry(name, facts.st_size, facts.st_mtime) for name, facts in found))
 
 
-def _stale(entry: Mapping[str, Any], kind: str, path: Path) -> str:
+def _stale(entry: Mapping[str, Any], kind: str, entries: Sequence[CacheEntry]) -> str:
     """Upstream reads an entry whatever became of its source: a picture that was changed later keeps its old latents."""
     source = entry.get("instance_data_dir")
-    oldest = min((file.stat().st_mtime for file in _entries(path)), default=None)
-    if kind != "vae" or not source or oldest is None or not Path(str(source)).is_dir():
+    if kind != "vae" or not source or not entries or not Path(str(source)).is_dir():
         return ""
-    changed = sum(
-        1 for folder, _, names in os.walk(str(source)) for name in names
-        if not name.endswith((".pt", ".json", ".txt")) and os.stat(os.path.join(folder, name)).st_mtime > oldest
-    )  # fmt: skip
+    oldest = min(one.written for one in entries)
+    pictures = (facts for name, facts in _files(str(source)) if not name.endswith((".pt", ".json", ".txt")))
+    changed = sum(facts.st_mtime > oldest for facts in pictures)
     return f"{changed} files of {source} are newer than its oldest entry" if changed else ""
 
 
@@ -142,8 +162,9 @@ def _others(parent: Path, known: list[Path]) -> Iterator[CacheFolder]:
         in_use = f"process {owner}" if owner is not None and Path("/proc", str(owner)).exists() else ""
         other = "" if left.name.startswith(f"{PRIVATE}{socket.gethostname()}-") else "made on another machine"
         stale = "" if in_use or other else "left by a run that was killed"
-        yield _folder("", "run", "", left, stale, in_use or other)
+        yield CacheFolder("", "run", "", left, _entries(left), stale, in_use or other)
     for kind in sorted({kind for _, kind in DIRECTORY_KEYS.values()}):
         for path in sorted(parent.glob(f"{kind}/*/*")):
             if path.is_dir() and path.absolute() not in known:
-                yield _folder(path.name, kind, path.parent.name, path, "no dataset of this config uses it")
+                stale = "no dataset of this config uses it"
+                yield CacheFolder(path.name, kind, path.parent.name, path, _entries(path), stale)
