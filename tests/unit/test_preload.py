@@ -269,6 +269,25 @@ def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> N
     reading.join()
 
 
+def test_preload_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) -> None:
+    begin_memory_run(unified(preload=False))
+    backend, paths = FolderBackend(), filled(tmp_path / "cache", 6)
+    cache = TextCache(tmp_path / "cache", backend)
+    preload = preload_module.Preload(held().opened(), threads=2, shown=False)
+    with held().opened().stepping_back():
+        preload.watch(cache, backend, "host")
+        preload.training_begins()
+        wait_for(lambda: len(preload._offered) == 6)
+        Path(paths[1]).unlink()
+        os.truncate(paths[2], 100)
+        backend.torch_save({"n": 33}, paths[3])
+    assert preload.done.wait(60)
+    assert preload.entries == 4 and preload.left_out == {"vanished": 1, "unreadable": 1}
+    assert "1 unreadable, 1 vanished" in preload.summary()
+    assert [cache.backend.torch_load(paths[number])["n"] for number in (0, 3, 4, 5)] == [0, 33, 4, 5]
+    assert not backend.loads
+
+
 def test_preload_ends_with_the_run_in_the_middle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path / "cache", 400)
     cache = TextCache(tmp_path / "cache", FolderBackend())

@@ -222,6 +222,30 @@ def test_preload_a_file_that_changes_while_it_is_read(
     assert arena.stats().tensors == before
 
 
+@pytest.mark.parametrize("left", [0, 200, 700])
+def test_preload_a_file_that_is_cut_while_it_is_read(
+    arena: TensorArena, tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path / "entry.pt", torch.zeros(800))
+    original = os.preadv
+
+    def preadv(*arguments: Any) -> int:
+        os.truncate(path, left)
+        return original(*arguments)
+
+    before = arena.stats().tensors
+    # One that knows the layout from the file before reads all at once, another one tensor by tensor.
+    known = EntryReader()
+    slots = known.read(str(path), arena).slots
+    for reader in (known, EntryReader()):
+        saved(path, torch.zeros(800))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "preadv", preadv)
+            with pytest.raises(Unreadable):
+                reader.read(str(path), arena)
+        assert arena.stats().tensors == before + len(slots)
+
+
 def test_preload_a_full_arena_takes_nothing(tmp_path: Path) -> None:
     small = TensorArena(CacheBudget(2048), "host")
     path = saved(tmp_path / "entry.pt", [torch.ones(100), torch.ones(500)])
