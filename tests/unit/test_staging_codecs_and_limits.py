@@ -86,7 +86,7 @@ def test_the_tightest_group_above_counts_and_file_cache_does_not(tmp_path: Path)
         "memory.max": "max",
         "job/memory.max": str(20 * GB),
         "job/memory.current": str(8 * GB),
-        "job/memory.stat": f"anon 1\ninactive_file {3 * GB}\n",
+        "job/memory.stat": f"anon 1\ninactive_file {2 * GB}\nactive_file {GB}\n",
         "job/step/memory.max": str(40 * GB),
         "job/step/memory.current": "0",
     }

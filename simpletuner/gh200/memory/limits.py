@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -52,12 +52,12 @@ class _Version:
     mount: str
     maximum: str
     current: str
-    reclaimable: str
+    reclaimable: tuple[str, str]
 
 
-_V2 = _Version("", "memory.max", "memory.current", "inactive_file")
-_V2_HYBRID = _Version("unified", "memory.max", "memory.current", "inactive_file")
-_V1 = _Version("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = _Version("", "memory.max", "memory.current", ("inactive_file", "active_file"))
+_V2_HYBRID = replace(_V2, mount="unified")
+_V1 = _Version("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
 
 
 def memory_limits(
@@ -150,10 +150,10 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _reclaimable(path: Path, field: str) -> int:
-    """File cache the kernel gives back before it runs out: it counts as used, but is not in the way."""
+def _reclaimable(path: Path, fields: tuple[str, str]) -> int:
+    """File cache the kernel gives back before it runs out: all of it, as in MemAvailable. It counts as used."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{field} ")), 0)
+    return sum(int(number) for name, number in map(str.split, lines) if name in fields)
