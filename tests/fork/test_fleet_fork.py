@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import math
+import os
+import shutil
+import struct
+import wave
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from simpletuner.gh200 import hooks
 from simpletuner.gh200.datasets import sites as in_memory_sites
@@ -20,9 +26,7 @@ def lab() -> Any:
 
 
 @pytest.fixture
-def tree(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+def tree(lab: Any, tmp_path: Path, temporary: Path) -> Path:
     lab.make_tree(tmp_path / "data")
     return tmp_path / "data"
 
@@ -101,6 +105,61 @@ def test_fleet_who_embeds_a_trainer_gets_the_error(lab: Any, tree: Path) -> None
     in_memory_sites.dataset_entries([entry("x", tree, in_memory={"memory_limit_gb": 1e-6})])
     with pytest.raises(OverMemoryLimit):
         built(lab, "x", tree)
+
+
+def tone(path: Path, hertz: float) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        samples = (int(20_000 * math.sin(2 * math.pi * hertz * n / 8000)) for n in range(8000))
+        file.writeframes(b"".join(struct.pack("<h", sample) for sample in samples))
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_fleet_sounds_that_upstream_opens_past_the_backend_come_from_ram(
+    lab: Any, tree: Path, compression: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upstream's own loader, as its scan and its VAE cache call it: with a path, whatever the backend is."""
+    load = importlib.import_module("simpletuner.helpers.audio.load")
+    monkeypatch.setenv("PATH", with_ffmpeg(tree.parent))
+    tone(tree / "tone.wav", 440)
+    shutil.copy(tree / "tone.wav", tree.parent / "kept.wav")
+    in_memory_sites.dataset_entries([entry("x", tree, in_memory={"compression": compression})])
+    backend = built(lab, "x", tree)
+    wanted, rate = load.load_audio(str(tree.parent / "kept.wav"))
+    tone(tree / "tone.wav", 880)
+    for path in (str(tree / "tone.wav"), os.path.relpath(tree / "tone.wav")):
+        found, found_rate = load.load_audio(path)
+        assert torch.equal(found, wanted) and found_rate == rate
+    found, _ = load.load_audio_from_video(str(tree / "tone.wav"), rate, 1)
+    assert found.shape[-1] == wanted.shape[-1] and torch.allclose(found, wanted, atol=1e-3)
+    assert not list((tree.parent / "tmp").rglob("media-*")), "nothing is left open"
+    # What was written, and other files, are opened where they are.
+    backend.write(str(tree / "tone.wav"), (tree / "tone.wav").read_bytes())
+    assert not torch.equal(load.load_audio(str(tree / "tone.wav"))[0], wanted)
+    assert hooks.in_ram(str(tree.parent / "kept.wav")) == str(tree.parent / "kept.wav") and hooks.in_ram(b"x") == b"x"
+
+
+def test_fleet_media_that_cannot_be_led_to_ram_are_opened_on_disk(
+    lab: Any, tree: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_memory_sites.dataset_entries([entry("x", tree)])
+    assert built(lab, "x", tree).staged_files
+
+    def full(purpose: str) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("simpletuner.gh200.datasets.media.memory_file", full)
+    path = str(tree / "tone.wav")
+    assert [hooks.in_ram(path), hooks.in_ram(path)] == [path] * 2
+    assert caplog.text.count("Too many open files") == 1 and path in caplog.text
+
+
+def with_ffmpeg(folder: Path) -> str:
+    (folder / "tools").mkdir()
+    (folder / "tools/ffmpeg").symlink_to(pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe())
+    return f"{folder / 'tools'}{os.pathsep}{os.environ['PATH']}"
 
 
 @pytest.mark.parametrize("compression", [None, "zlib"])

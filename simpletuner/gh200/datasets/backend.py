@@ -19,9 +19,11 @@ from .check import forget_changed
 from .elsewhere import Change
 from .folder import StagedFolder
 from .listing import Kinds
-from .media import opened_by_path
+from .media import StagedPath, from_disk, staged_path
+from .meeting import NoMeeting
+from .party import Party, Run
 from .places import Key
-from .rendezvous import NoMeeting, Party, Run, StagerFailed, share
+from .rendezvous import StagerFailed, share
 from .sites import REPRESENTATION_KEY
 from .staged import Source, outermost, staged
 from .staging import report_files, stage
@@ -33,7 +35,7 @@ _WITHOUT_MEETING = {
     True: "This process stages it for itself: other processes cannot share its memory.",
     False: "Ranks that cannot meet would each hold a copy: reading from disk.",
 }
-_KINDS = Kinds(images=frozenset(image_file_extensions) - _OPENED_BY_PATH, by_path=_OPENED_BY_PATH)
+_KINDS = Kinds(images=frozenset(image_file_extensions) - _OPENED_BY_PATH, media=_OPENED_BY_PATH)
 
 
 class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
@@ -152,14 +154,20 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
                 except Exception:
                     # Upstream's own path fails the same way, and knows what to log, delete and raise.
                     pass
-        return super().read_image(filepath, delete_problematic_images)
+        with from_disk():
+            return super().read_image(filepath, delete_problematic_images)
 
     def _decoded(self, arena: SharedArena, number: int, filepath: str) -> Any:
         """Images from bytes; audio and video by upstream's own code, from a path that leads to the bytes in RAM."""
         if self._is_decoded_from_bytes(filepath):
             return upstream.load_image(arena.read(number))
-        with opened_by_path(arena, number, filepath) as path:
-            return _as_upstream_decodes(self, path)
+        return _as_upstream_decodes(self, staged_path(arena, number, filepath))
+
+    def path_in_ram(self, filepath: str) -> StagedPath | None:
+        """For openers that take a path; None where the file is not in RAM."""
+        folder = self._folder
+        number = None if folder is None else folder.find(filepath)
+        return None if folder is None or number is None else staged_path(folder.arena, number, filepath)
 
     def _is_decoded_from_bytes(self, filepath: str) -> bool:
         suffix = os.path.splitext(filepath)[1].lower().strip(".")

@@ -20,8 +20,8 @@ _SKIPPED_FOLDERS = frozenset(
 # Never opened but by `meeting`: closing one of its files gives up this process's locks on it.
 MEETING_PREFIX = "simpletuner-gh200-"
 
-KEEP_ALL = -1
 _HEADER_BYTES = 64 << 10
+_TRAILER_BYTES = 1 << 20
 
 
 class SourceFile(NamedTuple):
@@ -36,17 +36,17 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Kinds:
-    """File suffixes by the way upstream opens them: `by_path` always, images for their header only."""
+    """File suffixes by what of them upstream reads on disk: the header of images, which media may have at their end."""
 
     images: frozenset[str] = frozenset({"png", "jpg", "jpeg", "webp"})
-    by_path: frozenset[str] = frozenset({"mp4", "mov", "webm", "avi", "mkv", "wav", "flac", "mp3", "ogg", "m4a"})
+    media: frozenset[str] = frozenset({"mp4", "mov", "webm", "avi", "mkv", "wav", "flac", "mp3", "ogg", "m4a"})
 
-    def keep_cached(self, path: str) -> int:
-        """How many bytes at the start of the file stay in the page cache once it is staged."""
+    def keep_cached(self, path: str) -> tuple[int, int]:
+        """How many bytes at the start and at the end of the file stay in the page cache once it is staged."""
         suffix = os.path.splitext(path)[1].lower().lstrip(".")
-        if suffix in self.by_path:
-            return KEEP_ALL
-        return _HEADER_BYTES if suffix in self.images else 0
+        if suffix in self.media:
+            return _HEADER_BYTES, _TRAILER_BYTES
+        return (_HEADER_BYTES if suffix in self.images else 0), 0
 
 
 @dataclass
@@ -130,8 +130,8 @@ def _unusable(root: str, error: OSError) -> GH200Error:
 def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
     """Gives the second copy of staged files back to the system."""
     for file in files:
-        keep = kinds.keep_cached(file.path)
-        if keep == KEEP_ALL or file.size <= keep:
+        start, end = kinds.keep_cached(file.path)
+        if file.size <= start + end:
             continue
         try:
             descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -139,6 +139,6 @@ def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
             # It was reported when it was staged, or will be at the next check.
             continue
         try:
-            os.posix_fadvise(descriptor, keep, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(descriptor, start, file.size - start - end, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)

@@ -2,31 +2,93 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from .arena import SharedArena
 from .mapping import memory_file
+from .places import MEDIA, own_folder
+from .staged import staged
+
+logger = logging.getLogger("gh200.in_memory")
+
+_from_disk: ContextVar[bool] = ContextVar("gh200_media_from_disk", default=False)
+_said: set[str] = set()
 
 
-@contextmanager
-def opened_by_path(arena: SharedArena, number: int, name: str) -> Iterator[str]:
+class StagedPath(str):
+    """Leads to the bytes, also for another process, as long as it is referred to."""
+
+
+def staged_path(arena: SharedArena, number: int, name: str) -> StagedPath:
     """The name is kept, as openers judge by its end: a link to the descriptor, in a folder of its own."""
     descriptor = memory_file("media")
+    folder = ""
     try:
         view = arena.view_of(number)
         rest = memoryview(arena.read(number)) if view is None else view
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        with tempfile.TemporaryDirectory(prefix="simpletuner-gh200-media-") as folder:
-            link = Path(folder) / os.path.basename(name)
-            # Not "self": a decoder may be a process of its own.
-            link.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
-            yield str(link)
-            with suppress(OSError):
-                link.unlink()
-    finally:
+        folder = tempfile.mkdtemp(prefix=MEDIA, dir=own_folder())
+        link = os.path.join(folder, os.path.basename(name))
+        # Not "self": a decoder may be a process of its own.
+        os.symlink(f"/proc/{os.getpid()}/fd/{descriptor}", link)
+    except BaseException:
+        _remove(descriptor, folder, os.getpid())
+        raise
+    path = StagedPath(link)
+    weakref.finalize(path, _remove, descriptor, folder, os.getpid())
+    return path
+
+
+def _remove(descriptor: int, folder: str, pid: int) -> None:
+    # A child made by fork has a copy of the path; what it leads to is its parent's.
+    if os.getpid() == pid:
         os.close(descriptor)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def from_disk() -> Iterator[None]:
+    """What is opened by path in here is the file itself."""
+    before = _from_disk.set(True)
+    try:
+        yield
+    finally:
+        _from_disk.reset(before)
+
+
+def in_ram(source: Any) -> Any:
+    """What upstream should open in the place of a file that is in RAM; everything else stays what it is."""
+    known = staged()
+    if known is None or _from_disk.get() or not isinstance(source, str | Path):
+        return source
+    path = os.path.join(os.getcwd(), source)
+    for backend in known.live():
+        try:
+            found = backend.path_in_ram(path)
+        except OSError as error:
+            if (text := str(error)) not in _said:
+                _said.add(text)
+                logger.warning("(id=%s) %s is opened on disk, not in RAM: %s", backend.id, source, error)
+            return source
+        if found is not None:
+            return found
+    return source
+
+
+def remove_left(folder: Path, older_than: float) -> None:
+    """Links of processes that were killed while they had one open; no file is open for so long."""
+    for left in folder.glob(f"{MEDIA}*"):
+        with suppress(OSError):
+            if left.stat().st_mtime < older_than:
+                shutil.rmtree(left, ignore_errors=True)
