@@ -18,6 +18,14 @@ LEVELS = ("unit", "integration", "system", "performance")
 FIX = "make it with ./execute_gh200_rebase.sh --skip-tests"
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files of the test's own, so that its processes meet nobody else's."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     for name, reason in GATES.items():
         parser.addoption(f"--{name}", action="store_true", help=f"also run the tests marked {name}: {reason}")

@@ -19,8 +19,9 @@ import io, json, os, sys, time
 from contextlib import redirect_stderr
 from pathlib import Path
 from simpletuner.gh200.datasets.check import forget_changed
+from simpletuner.gh200.datasets.party import Party, Run
 from simpletuner.gh200.datasets.places import Key
-from simpletuner.gh200.datasets.rendezvous import Party, Run, share
+from simpletuner.gh200.datasets.rendezvous import share
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
 from simpletuner.gh200.settings.schema import InMemory
 root, name, touch = sys.argv[1:]

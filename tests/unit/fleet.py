@@ -16,8 +16,9 @@ import json, os, sys, time
 from pathlib import Path
 from simpletuner.gh200.datasets.check import forget_changed
 from simpletuner.gh200.datasets.elsewhere import Change
+from simpletuner.gh200.datasets.party import Party, Run
 from simpletuner.gh200.datasets.places import Key
-from simpletuner.gh200.datasets.rendezvous import Party, Run, share
+from simpletuner.gh200.datasets.rendezvous import share
 from simpletuner.gh200.datasets.staging import stage
 from simpletuner.gh200.settings.schema import InMemory
 order = json.loads(sys.argv[1])

@@ -18,14 +18,7 @@ from fleet import Rank
 from simpletuner.gh200.datasets.command import config_sources, duration, main
 from simpletuner.gh200.errors import GH200Error
 
-pytestmark = pytest.mark.unit
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    return tmp_path / "tmp"
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("temporary")]
 
 
 @pytest.fixture
@@ -45,8 +38,8 @@ def config(tmp_path: Path) -> Path:
 
 
 class Keeper:
-    def __init__(self, config: Path, *more: str) -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SIMPLETUNER_SKIP_TORCH": "1"}
+    def __init__(self, config: Path, *more: str, **variables: str) -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SIMPLETUNER_SKIP_TORCH": "1"} | variables
         code = "import sys; from simpletuner.gh200.datasets.command import main; sys.exit(main())"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(config), *more], env=environment, stdout=subprocess.PIPE, text=True
@@ -124,6 +117,24 @@ def test_fleet_kept_a_bad_config_is_one_error_and_exit_2(tmp_path: Path, capsys:
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         assert ended.value.code == 2
+
+
+def test_fleet_kept_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    data = Path(os.fsdecode(os.fsencode(tmp_path) + b"/data\xff"))
+    data.mkdir()
+    (data / "1.bin").write_bytes(b"x")
+    entry = {"id": "x", "type": "in_memory", "instance_data_dir": str(data)}
+    (tmp_path / "config.json").write_text(json.dumps({"datasets": [entry]}))
+    with_strict_output = {"PYTHONIOENCODING": "utf-8:strict"}
+    kept = Keeper(tmp_path / "config.json", "--for", "1m", **with_strict_output)
+    try:
+        kept.wait_for("held until")
+        listed = Keeper(Path("list"), **with_strict_output)
+        listed.wait_for("data\\udcff: 1 files")
+        assert listed.process.wait(20) == 0
+    finally:
+        kept.process.kill()
+        kept.process.wait()
 
 
 def test_fleet_kept_durations() -> None:

@@ -15,27 +15,22 @@ from typing import Any
 import pytest
 from fleet import Rank
 
-from simpletuner.gh200.datasets import rendezvous
+from simpletuner.gh200.datasets import meeting, rendezvous
 from simpletuner.gh200.datasets.arena import ArenaDamaged, SharedArena
 from simpletuner.gh200.datasets.check import forget_changed
+from simpletuner.gh200.datasets.command import main
 from simpletuner.gh200.datasets.elsewhere import Change
-from simpletuner.gh200.datasets.meeting import GivenWord, meeting_file
+from simpletuner.gh200.datasets.meeting import GivenWord, NoMeeting, meeting_file, meeting_path
+from simpletuner.gh200.datasets.party import Party, Run
 from simpletuner.gh200.datasets.places import Key, folders
 from simpletuner.gh200.datasets.record import OwnRecord
-from simpletuner.gh200.datasets.rendezvous import Meeting, NoMeeting, Party, Run, meeting_path, share
+from simpletuner.gh200.datasets.rendezvous import Meeting, share
 from simpletuner.gh200.datasets.staging import stage
 from simpletuner.gh200.memory.numa import cpu_node
 from simpletuner.gh200.settings.schema import InMemory
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("temporary")]
 Start = Callable[..., Rank]
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    return tmp_path / "tmp"
 
 
 @pytest.fixture
@@ -110,6 +105,27 @@ def test_fleet_a_change_by_one_is_seen_by_all_nodes_codecs_and_folders_at_once(s
     Change(root / "sub/4.txt").forget_everywhere()
     assert [rank.ask(f"read {root}/sub/4.txt")["data"] for rank in others] == [None] * 4
     assert all(rank.ask(f"read {root}/sub/5.txt")["data"] for rank in others)
+
+
+def test_fleet_one_that_attaches_is_told_what_it_shares_and_what_is_not_in_it(
+    start: Start, root: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The limit is that of whoever staged; others share knowingly."""
+    stager = start(options={"on_limit": "partial", "memory_limit_gb": 20e-6, "num_workers": 1}, run=["other"])
+    held = stager.came()["files"]
+    assert 0 < held < 40
+    with caplog.at_level(logging.INFO):
+        arena = here(root, never)
+    assert arena is not None and arena.files == held
+    assert f"Attached to the dataset in RAM of process {stager.pid}: {held} files" in caplog.text
+    assert f"{40 - held} files, " in caplog.text and "did not fit where" in caplog.text
+    stager.end()
+    caplog.clear()
+    whole = start(root / "sub")
+    assert whole.came()["files"] == 20 and main(["list"]) == 0
+    told = capsys.readouterr().out
+    assert f"{root}: {held} files" not in told, "this process's own word is not listed to itself"
+    assert f"{root / 'sub'}: 20 files" in told and "left out" not in told
 
 
 def test_fleet_a_write_while_another_stages_is_found_when_it_gives_its_word(root: Path) -> None:
@@ -348,9 +364,29 @@ def test_fleet_a_temporary_folder_that_cannot_be_used(
 
 
 def test_fleet_no_place_at_all_is_one_clear_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "folders", lambda: iter([Path("/proc/none"), root / "1.bin"]))
+    monkeypatch.setattr(meeting, "folders", lambda: iter([Path("/proc/none"), root / "1.bin"]))
     with pytest.raises(NoMeeting, match="TMPDIR(.|\n)*|cannot"):
         here(root)
+
+
+def test_fleet_a_folder_whose_files_cannot_be_locked_is_not_used(
+    root: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network disk without a lock service."""
+    usual = meeting.MeetingFile._ask
+
+    def refused(file: meeting.MeetingFile, *positions: int) -> tuple[int, int] | None:
+        if file.path.is_relative_to(temporary):
+            raise OSError(37, "No locks available")
+        return usual(file, *positions)
+
+    monkeypatch.setattr(meeting.MeetingFile, "_ask", refused)
+    path = meeting_path(Key.of(root, None))
+    assert not path.is_relative_to(temporary)
+    path.unlink()
+    monkeypatch.setattr(meeting, "folders", lambda: iter([temporary / "own"]))
+    with pytest.raises(NoMeeting, match="No locks available"):
+        meeting_path(Key.of(root, None))
 
 
 def test_fleet_a_hidden_boot_id_does_not_matter(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

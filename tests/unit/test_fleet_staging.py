@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
+import socket
 import subprocess
 import sys
 import threading
@@ -17,14 +19,14 @@ from simpletuner.gh200.datasets.arena import SharedArena
 from simpletuner.gh200.datasets.budget import StagingBudget
 from simpletuner.gh200.datasets.check import forget_changed
 from simpletuner.gh200.datasets.folder import StagedFolder, lies_in
-from simpletuner.gh200.datasets.media import opened_by_path
+from simpletuner.gh200.datasets.media import remove_left, staged_path
 from simpletuner.gh200.datasets.staged import Source, outermost
 from simpletuner.gh200.datasets.staging import StagingFailed, stage
 from simpletuner.gh200.datasets.validity import CHUNK, Reason
 from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, spoken_size
 from simpletuner.gh200.settings.schema import InMemory
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("temporary")]
 
 
 def make(root: Path, count: int, size: int = 1000) -> list[Path]:
@@ -142,6 +144,104 @@ def test_fleet_a_budget_waits_for_what_others_give_back_and_never_goes_over() ->
     assert not budget.reserve(11) and budget.reserve(10)
 
 
+class Memory:
+    """What a machine has left, if `budget` is all that takes from it; others may."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.others = total, 0
+        self.budget = StagingBudget(Limit("operator", "at first", total), self.free)
+
+    def free(self) -> Limit:
+        written = self.budget.used + self.budget._reserved
+        return Limit("machine", "free memory", max(0, self.total - self.others - written))
+
+    def take(self, size: int) -> bool:
+        if not self.budget.reserve(size):
+            return False
+        self.budget.settle(size, size)
+        return True
+
+
+def test_fleet_a_budget_that_nobody_shares_is_used_to_the_last_byte() -> None:
+    memory = Memory(1000)
+    assert all(memory.take(10) for _ in range(100)) and not memory.take(1)
+
+
+def test_fleet_a_budget_follows_what_others_take_meanwhile() -> None:
+    """All that stage at once began with the same free memory: what another has taken is not there any more."""
+    memory = Memory(1000)
+    assert memory.take(100)
+    memory.others = 700
+    taken = 100 + sum(10 for _ in range(50) if memory.take(10))
+    assert 250 <= taken <= 300, "some room is left: whoever else takes memory has something in hand"
+    assert memory.budget.limit.name == "free memory"
+    memory.others = 0
+    assert sum(10 for _ in range(100) if memory.take(10)) + taken == 1000, "and it comes back"
+
+
+@pytest.mark.parametrize("policy", ["error", "partial"])
+def test_fleet_free_memory_that_shrinks_while_staging_is_seen(
+    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path, 40, 100_000)
+    looks: list[Limit] = []
+
+    def limits(operators: float | None = None) -> list[Limit]:
+        looks.append(Limit("machine", "free memory of the machine", max(0, 5_000_000 - 1_000_000 * len(looks))))
+        return [looks[-1]]
+
+    monkeypatch.setattr("simpletuner.gh200.datasets.staging.memory_limits", limits)
+    if policy == "error":
+        with pytest.raises(OverMemoryLimit, match="free memory of the machine"):
+            stage("x", tmp_path, InMemory(num_workers=2))
+        return
+    arena = stage("x", tmp_path, InMemory(on_limit="partial", num_workers=2))
+    assert 0 < arena.files < 40 and "did not fit" in caplog.text and "free memory of the machine" in caplog.text
+
+
+def test_fleet_a_folder_with_everything_in_it(tmp_path: Path) -> None:
+    """Links in circles, pipes, sockets, devices, holes, names that are no text: staged is what can be read, and the log says so."""
+    root, log = tmp_path / "data", tmp_path / "run.log"
+    make(root, 2)
+    strange = os.path.join(os.fsencode(root), b"not-\xff\xfetext")
+    os.mkdir(strange)
+    for name in (b"caf\xe9.png", b"two\nlines.txt"):
+        Path(os.fsdecode(os.path.join(strange, name))).write_bytes(name)
+    (root / "self").symlink_to(".")
+    (root / "one").symlink_to("two")
+    (root / "two").symlink_to("one")
+    (root / "null.png").symlink_to("/dev/null")
+    os.symlink(os.fsdecode(b"nowhere"), os.path.join(strange, b"gone\xff.png"))
+    os.mkfifo(root / "pipe.png")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(root / "socket.png"))
+    with (root / "sparse.npy").open("wb") as file:
+        file.seek(3_000_000)
+        file.write(b"end")
+    # A file that says it is empty and is not.
+    (root / "status.txt").symlink_to("/proc/self/status")
+    handler = logging.FileHandler(log, encoding="utf-8")
+    logging.getLogger("gh200.in_memory").addHandler(handler)
+    try:
+        arenas = [stage("x", root, InMemory(compression=codec)) for codec in (None, "zlib")]
+    finally:
+        logging.getLogger("gh200.in_memory").removeHandler(handler)
+        handler.close()
+    for arena in arenas:
+        assert arena.files == 5
+        for name, number in arena.names():
+            assert arena.read(number) == Path(name).read_bytes(), name
+        assert forget_changed(arena) == []
+    told = log.read_text()
+    for text in (
+        "one: Too many levels",
+        "two: Too many levels",
+        "gone\\udcff.png: No such file",
+        "status.txt: its file system",
+    ):
+        assert text in told, told
+
+
 @pytest.mark.parametrize(("order", "first"), [("listing", "a"), ("smallest", "c"), ("largest", "b")])
 def test_fleet_partial_order_says_what_is_held_first(
     tmp_path: Path, order: str, first: str, caplog: pytest.LogCaptureFixture
@@ -196,7 +296,7 @@ def test_fleet_a_thread_that_cannot_be_started_is_one_clear_error(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(StagingFailed, match="new thread"):
+    with pytest.raises(StagingFailed, match="new thread; a limit of the shell is in the way .ulimit -u"):
         stage("x", tmp_path, InMemory(num_workers=4))
 
 
@@ -253,18 +353,35 @@ def test_fleet_a_path_leads_to_the_staged_bytes_for_another_process_too(
     arena = stage("x", tmp_path, InMemory(compression=compression))
     number = arena.find(str(clip))
     assert number is not None
-    with opened_by_path(arena, number, str(clip)) as path:
-        clip.unlink()
-        assert path.endswith("/clip.mp4") and Path(path).read_bytes() == b"moov" * 100_000
-        told = subprocess.run(["wc", "-c", path], capture_output=True, text=True, check=True)
-        assert told.stdout.startswith("400000 ")
-    assert not os.path.lexists(path)
+    path = staged_path(arena, number, str(clip))
+    clip.unlink()
+    assert path.endswith("/clip.mp4") and Path(path).read_bytes() == b"moov" * 100_000
+    told = subprocess.run(["wc", "-c", path], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("400000 ")
+    # A child made meanwhile has the path too; that it ends must not end it here.
+    if os.fork() == 0:
+        del path
+        os._exit(0)
+    os.wait()
+    assert Path(path).exists()
+    folder = Path(path).parent
+    del path, told
+    assert not folder.exists()
     # The thread that gives the page cache back opens and closes files meanwhile.
     assert not any("-media" in link for link in map(_link, Path("/proc/self/fd").iterdir()))
 
 
 def _link(path: Path) -> str:
     return os.readlink(path) if os.path.lexists(path) else ""
+
+
+def test_fleet_links_of_killed_processes_go_in_the_end(temporary: Path) -> None:
+    for name, age in (("media-old", 7200), ("media-new", 0), ("other", 7200)):
+        (temporary / name).mkdir()
+        (temporary / name / "clip.mp4").symlink_to("/proc/999999999/fd/3")
+        os.utime(temporary / name, (time.time() - age,) * 2)
+    remove_left(temporary, time.time() - 3600)
+    assert sorted(path.name for path in temporary.iterdir()) == ["media-new", "other"]
 
 
 def test_fleet_large_files_are_compressed_in_blocks(tmp_path: Path) -> None:

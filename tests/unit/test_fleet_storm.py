@@ -33,11 +33,9 @@ def holders(place: Path) -> set[str]:
 
 
 def test_fleet_storm_no_false_death_no_hang_nothing_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "tmp").mkdir()
     (tmp_path / "data").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     for number in range(30):
         (tmp_path / f"data/{number}.bin").write_bytes(os.urandom(20_000))
     chosen = random.Random(18)
@@ -75,8 +73,8 @@ def test_fleet_storm_no_false_death_no_hang_nothing_left(
         for rank in ranks:
             rank.end()
     assert came > ROUNDS and killed > ROUNDS / 2, (came, killed, told)
-    assert not holders(tmp_path / "tmp")
-    left = [path for path in (tmp_path / "tmp").rglob("*") if path.is_file()]
+    assert not holders(temporary)
+    left = [path for path in temporary.rglob("*") if path.is_file()]
     assert all(path.stat().st_size == 0 and path.suffix == ".stage" for path in left) and len(left) <= 1
     assert main(["list"]) == 0 and str(tmp_path) not in capsys.readouterr().out
-    assert not list((tmp_path / "tmp").rglob("*.stage"))
+    assert not list(temporary.rglob("*.stage"))

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -22,8 +23,9 @@ from ..settings.transport import loaded_config
 from .arena import SharedArena
 from .check import forget_changed
 from .kept import Kept, everything_kept, tidy
+from .party import Party, Run
 from .places import Key
-from .rendezvous import Party, Run, share
+from .rendezvous import share
 from .staged import Source, outermost, sources_of
 from .staging import report_files, stage
 
@@ -67,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     made = parser()
     given = made.parse_args(arguments)
     if given.folder is not None and given.what != "drop":

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from ..errors import GH200Error
 from ..memory.limits import spoken_size
 from .arena import attach_names
+from .media import remove_left
 from .meeting import GivenWord, MeetingFile, meeting_file
-from .places import meeting_files
+from .places import meeting_files, our_folders
 from .protocol import Word
 from .record import SeenRecord
+
+_LONGEST_OPEN = 3600.0
 
 
 @dataclass
@@ -78,11 +81,14 @@ def _what(record: SeenRecord) -> tuple[str, str]:
     names = attach_names(record.handle)
     size, stored = names.header["bytes"], sum(names.header["segments"])
     codec = names.header["codec"] or "no codec"
-    return f"{names.files} files, {spoken_size(size)} as {spoken_size(stored)} ({codec})", names.digest
+    left = f", {names.header['left_out']} left out" if names.header["left_out"] else ""
+    return f"{names.files} files, {spoken_size(size)} as {spoken_size(stored)} ({codec}){left}", names.digest
 
 
 def tidy() -> None:
-    """Removes what crashed processes left behind: empty files that nobody holds anything on."""
+    """Removes what crashed processes left behind: empty files that nobody holds anything on, links that lead nowhere."""
+    for folder in our_folders():
+        remove_left(folder, time.time() - _LONGEST_OPEN)
     for path in meeting_files():
         try:
             meeting_file(path).remove_if_last()

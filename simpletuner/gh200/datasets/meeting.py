@@ -17,10 +17,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ..errors import GH200Error
+from .places import SUFFIX, Key, folders, refusal
+
 _FLOCK = struct.Struct("hhqqi4x")
 _CLAIM = 0
 _LAST = 1 << 62
 _BUSY = frozenset({errno.EACCES, errno.EAGAIN})
+
+
+class NoMeeting(GH200Error):
+    """There is no place where processes could meet."""
 
 
 class GivenWord(NamedTuple):
@@ -142,6 +149,28 @@ def meeting_file(path: Path) -> MeetingFile:
         if path not in _files:
             _files[path] = MeetingFile(path)
         return _files[path]
+
+
+def meeting_path(key: Key) -> Path:
+    """The file of that key, in the first folder where it can be opened."""
+    refused = []
+    for folder in folders():
+        if problem := refusal(folder):
+            refused.append(f"{folder}: {problem}")
+            continue
+        path = folder / f"{key.name}{SUFFIX}"
+        try:
+            # Some network file systems can be written to, but not locked.
+            meeting_file(path).holder()
+            return path
+        except OSError as error:
+            refused.append(f"{path}: {error.strerror}")
+    raise NoMeeting(
+        "There is no folder where processes could meet to share a dataset in RAM.",
+        where=key.root,
+        why="\n".join(refused),
+        fix="set TMPDIR to a folder of your own",
+    )
 
 
 def _in_a_child() -> None:

@@ -8,6 +8,7 @@ import os
 import platform
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from .listing import MEETING_PREFIX
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 SUFFIX = ".stage"
+# Folders with a link to a media file that is open.
+MEDIA = "media-"
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,24 @@ def refusal(folder: Path) -> str:
         return error.strerror or str(error)
 
 
+def own_folder() -> Path:
+    """The first that can be used; OSError where there is none."""
+    for folder in folders():
+        if not refusal(folder):
+            return folder
+    raise FileNotFoundError("there is no folder of this user's alone; set TMPDIR to one")
+
+
+def our_folders(environment: Mapping[str, str] = os.environ) -> Iterator[Path]:
+    """Those that are there."""
+    for folder in dict.fromkeys(folders(environment)):
+        with suppress(OSError):
+            if _is_ours(folder):
+                yield folder
+
+
 def meeting_files(environment: Mapping[str, str] = os.environ) -> Iterator[Path]:
     """Every one there is, in all folders this user may meet in."""
-    for folder in dict.fromkeys(folders(environment)):
-        try:
-            if _is_ours(folder):
-                yield from (folder / name for name in sorted(os.listdir(folder)) if name.endswith(SUFFIX))
-        except OSError:
-            continue
+    for folder in our_folders(environment):
+        with suppress(OSError):
+            yield from (folder / name for name in sorted(os.listdir(folder)) if name.endswith(SUFFIX))

@@ -7,15 +7,15 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import GH200Error
-from ..memory.numa import cpu_node
+from ..memory.limits import spoken_size
 from .arena import ArenaDamaged, SharedArena, attach
-from .meeting import GivenWord, MeetingFile, meeting_file
-from .places import SUFFIX, Key, folders, refusal
+from .meeting import GivenWord, MeetingFile, meeting_file, meeting_path
+from .party import Party
+from .places import Key
 from .progress import Told
 from .protocol import FIRST, LAST, TABLE, Came, Step, Word, remembered
 from .record import OwnRecord, SeenRecord
@@ -24,76 +24,12 @@ from .waiting import Waiting
 logger = logging.getLogger("gh200.in_memory")
 
 _POLL_SECONDS = 0.1
-_FIRST_RANK_SECONDS = 15.0
 # A word whose memory is gone is of a process that is just ending; one that stays so is of one that closed what it held.
 _MOST_GONE = 20
 
 
 class StagerFailed(GH200Error):
     """The process that was staging for this run is gone, or has given up."""
-
-
-class NoMeeting(GH200Error):
-    """There is no place where processes could meet."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """What the ranks of one run have in common; a process without siblings is a run of its own."""
-
-    identity: tuple[str, ...]
-    is_first: bool = True
-    alone: bool = False
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Run:
-        run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
-        port = environment.get("MASTER_PORT", "")
-        if (run_id == "none" and not port) or environment.get("LOCAL_WORLD_SIZE") == "1":
-            return cls((str(os.getpid()), os.urandom(4).hex()), alone=True)
-        restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-        first = environment.get("LOCAL_RANK", "0") == "0"
-        # Two runs with one exported port are two all the same: their ranks have different parents.
-        parts = (run_id, environment.get("MASTER_ADDR", ""), port, restart, str(os.getppid()))
-        return cls(parts, first)
-
-    @property
-    def leave_to_first(self) -> float:
-        """How long to leave the staging to the first rank, the only one whose log upstream shows."""
-        # The first rank may be bound to another node, and never come to the meeting point of this one.
-        return 0.0 if self.is_first or cpu_node() is not None else _FIRST_RANK_SECONDS
-
-
-@dataclass(frozen=True)
-class Party:
-    """Who asks: for messages, and to know whose failure is one's own."""
-
-    dataset: str
-    run: Run
-    options: str = ""
-    patience: float = 120.0
-    kept_until: float | None = None
-
-
-def meeting_path(key: Key) -> Path:
-    """The file of that key, in the first folder where it can be opened."""
-    refused = []
-    for folder in folders():
-        if problem := refusal(folder):
-            refused.append(f"{folder}: {problem}")
-            continue
-        path = folder / f"{key.name}{SUFFIX}"
-        try:
-            meeting_file(path)
-            return path
-        except OSError as error:
-            refused.append(f"{path}: {error.strerror}")
-    raise NoMeeting(
-        "There is no folder where processes could meet to share a dataset in RAM.",
-        where=key.root,
-        why="\n".join(refused),
-        fix="set TMPDIR to a folder of your own",
-    )
 
 
 class Meeting:
@@ -132,6 +68,9 @@ class Meeting:
         if step is Step.DISK:
             logger.warning("(id=%s) %s: reading from disk.", self._party.dataset, self._waiting.reason)
             return None
+        assert self.arena is not None
+        if self._ready is not None:
+            _tell_of_shared(self._party.dataset, self._ready.pid, self.arena)
         return self.arena
 
     def _look(self) -> Came:
@@ -282,6 +221,18 @@ class Meeting:
         Step.GIVE_UP: _let_go,
         Step.TELL: _tell,
     }
+
+
+def _tell_of_shared(dataset: str, pid: int, arena: SharedArena) -> None:
+    """Whoever staged it had a limit of its own: what it left out is told here, too."""
+    files, size = arena.files, spoken_size(arena.header["bytes"])
+    logger.info("(id=%s) Attached to the dataset in RAM of process %s: %d files, %s.", dataset, pid, files, size)
+    if left := arena.header["left_out"]:
+        left_size = spoken_size(arena.header["left_out_bytes"])
+        logger.warning(
+            "(id=%s) %d files, %s, did not fit where process %s staged it and are read from disk.",
+            *(dataset, left, left_size, pid),
+        )
 
 
 def _withdraw(file: MeetingFile, word: GivenWord, record: OwnRecord, pid: int) -> None:

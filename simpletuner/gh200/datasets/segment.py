@@ -88,6 +88,8 @@ class MemorySegment:
         before = os.fstat(source)
         if (before.st_size, before.st_mtime_ns) != (file.size, file.mtime_ns):
             raise SourceChanged("changed since the folder was listed")
+        if not file.size and os.pread(source, 1, 0):
+            raise SourceChanged("its file system does not say how large it is")
         ratio = codec.ratio(_sample(source, file.size)) if codec is not None else 1.0
         if codec is not None and ratio < WORTH_IT:
             most = min(WORTH_IT * file.size, _CAUTION * ratio * file.size + SAMPLE_BYTES)

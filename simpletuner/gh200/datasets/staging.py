@@ -41,6 +41,7 @@ _LIMITS_OF_THE_SHELL = {
     errno.ENOMEM: "there is no memory left, or a limit of the shell is in the way (ulimit -v)",
     errno.EFBIG: "a limit of the shell is in the way (ulimit -f)",
     errno.EMFILE: "a limit of the shell is in the way (ulimit -n)",
+    errno.EAGAIN: "a limit of the shell is in the way (ulimit -u or -v)",
 }
 
 
@@ -112,7 +113,7 @@ def stage(
     try:
         return _stage(dataset, root, options, kinds, Progress(told))
     except (OSError, MemoryError, RuntimeError) as error:
-        number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
+        number = _number_of(error)
         why = _LIMITS_OF_THE_SHELL.get(number) if number is not None else None
         raise StagingFailed(
             f'The in-memory dataset "{dataset}" could not be staged.',
@@ -120,6 +121,13 @@ def stage(
             why=f"{error or type(error).__name__}" + (f"; {why}" if why else ""),
             fix="raise the limit that is named, use fewer in_memory.num_workers, or set the dataset's type to local",
         ) from error
+
+
+def _number_of(error: BaseException) -> int | None:
+    """Python gives two of them no number: there was no memory, or a thread could not be started."""
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    return errno.EAGAIN if "new thread" in str(error) else getattr(error, "errno", None)
 
 
 def _stage(
@@ -139,7 +147,8 @@ def _stage(
     limit = check_limits(dataset, listing, options, codec)
     rows: list[Row | None] = [None] * len(listing.files)
     numbers = iter(_in_order(listing.files, options))
-    job = Job(dataset, listing, options, codec, StagingBudget(limit), rows, numbers, progress, list(listing.problems))
+    budget = StagingBudget(limit, lambda: memory_limits()[0])
+    job = Job(dataset, listing, options, codec, budget, rows, numbers, progress, list(listing.problems))
     count = min(options.workers, len(listing.files))
     segments = [MemorySegment(number) for number in range(min(count, _MOST_SEGMENTS))]
     workers = [Worker(job, segments[number % len(segments)], count > len(segments)) for number in range(count)]
@@ -229,7 +238,7 @@ def _report(job: Job, seconds: float) -> None:
     size, stored = sum(row.size for row in rows), sum(row.stored for row in rows)
     logger.info(
         "(id=%s) Staged %d files, %s as %s in RAM (ratio %.2f), %.1f s. "
-        "Page cache kept whole: audio and video; start of the file: images; dropped: all other files.",
+        "Page cache kept: start of images, start and end of audio and video; the rest is given back.",
         *(job.dataset, len(rows), spoken_size(size), spoken_size(stored), size / stored if stored else 1.0, seconds),
     )
     run = current()
@@ -257,6 +266,7 @@ def _report_left_out(job: Job) -> None:
 
 def report_files(dataset: str, what: str, problems: list[str]) -> None:
     if problems:
-        shown = "\n  ".join(problems[:_SHOWN_PROBLEMS])
+        # Names need not be text; a log file would refuse them as they are.
+        shown = "\n  ".join(problems[:_SHOWN_PROBLEMS]).encode(errors="backslashreplace").decode()
         more = f"\n  ... and {len(problems) - _SHOWN_PROBLEMS} more" if len(problems) > _SHOWN_PROBLEMS else ""
         logger.warning("(id=%s) %d files %s:\n  %s%s", dataset, len(problems), what, shown, more)
