@@ -375,6 +375,27 @@ def _link(path: Path) -> str:
     return os.readlink(path) if os.path.lexists(path) else ""
 
 
+def test_fleet_a_path_to_staged_bytes_needs_no_room_in_the_temporary_folder(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "data", 1)
+    arena = stage("x", tmp_path / "data", InMemory())
+    usual = os.mkdir
+
+    def full(path: str, *mode: int) -> None:
+        if Path(path).name.startswith("media-") and Path(path).is_relative_to(temporary):
+            raise OSError(28, "No space left on device")
+        usual(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    path = staged_path(arena, 0, "clip.wav")
+    assert Path(path).read_bytes() == arena.read(0) and not Path(path).is_relative_to(temporary)
+    monkeypatch.setattr("simpletuner.gh200.datasets.places.folders", lambda: iter([temporary / "own"]))
+    (temporary / "own").mkdir(mode=0o700)
+    with pytest.raises(OSError, match="No space"):
+        staged_path(arena, 0, "clip.wav")
+
+
 def test_fleet_links_of_killed_processes_go_in_the_end(temporary: Path) -> None:
     for name, age in (("media-old", 7200), ("media-new", 0), ("other", 7200)):
         (temporary / name).mkdir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from typing import Any
 
 from .arena import SharedArena
 from .mapping import memory_file
-from .places import MEDIA, own_folder
+from .places import MEDIA, new_folder
 from .staged import staged
 
 logger = logging.getLogger("gh200.in_memory")
@@ -37,7 +36,7 @@ def staged_path(arena: SharedArena, number: int, name: str) -> StagedPath:
         rest = memoryview(arena.read(number)) if view is None else view
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        folder = tempfile.mkdtemp(prefix=MEDIA, dir=own_folder())
+        folder = new_folder(MEDIA)
         link = os.path.join(folder, os.path.basename(name))
         # Not "self": a decoder may be a process of its own.
         os.symlink(f"/proc/{os.getpid()}/fd/{descriptor}", link)

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,12 +79,16 @@ def refusal(folder: Path) -> str:
         return error.strerror or str(error)
 
 
-def own_folder() -> Path:
-    """The first that can be used; OSError where there is none."""
+def new_folder(prefix: str) -> str:
+    """In the first that has room for one; OSError where none has."""
+    refused: OSError | None = None
     for folder in folders():
         if not refusal(folder):
-            return folder
-    raise FileNotFoundError("there is no folder of this user's alone; set TMPDIR to one")
+            try:
+                return tempfile.mkdtemp(prefix=prefix, dir=folder)
+            except OSError as error:
+                refused = error
+    raise refused or FileNotFoundError("there is no folder of this user's alone; set TMPDIR to one")
 
 
 def our_folders(environment: Mapping[str, str] = os.environ) -> Iterator[Path]:
