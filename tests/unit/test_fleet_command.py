@@ -139,6 +139,6 @@ def test_fleet_kept_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
 
 def test_fleet_kept_durations() -> None:
     assert [duration(text) for text in ("8h", "30m", "1h30m", "1.5d", "2s")] == [28800, 1800, 5400, 129600, 2]
-    for text in ("", "8", "h", "0s", "8h!", "-1h"):
+    for text in ("", "8", "h", "0s", "8h!", "-1h", "367d", "9" * 400 + "d"):
         with pytest.raises(argparse.ArgumentTypeError):
             duration(text)

@@ -30,6 +30,7 @@ from .staged import Source, outermost, sources_of
 from .staging import report_files, stage
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 366 * 86400
 _DROP_SECONDS = 20.0
 INTERRUPTED = 130
 _EXAMPLES = """\
@@ -49,8 +50,8 @@ exit code: 0 done, 1 something could not be held or dropped, 2 the command line 
 def duration(text: str) -> float:
     parts = re.fullmatch(r"((?:\d+(?:\.\d+)?[smhd])+)", text)
     seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", text))
-    if parts is None or not seconds:
-        raise argparse.ArgumentTypeError(f"{text}: a time such as 8h, 30m or 1h30m is wanted")
+    if parts is None or not 0 < seconds <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text}: a time such as 8h, 30m or 1h30m is wanted, at most a year")
     return seconds
 
 
