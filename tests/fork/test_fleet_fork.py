@@ -128,12 +128,13 @@ def test_fleet_sounds_that_upstream_opens_past_the_backend_come_from_ram(
     in_memory_sites.dataset_entries([entry("x", tree, in_memory={"compression": compression})])
     backend = built(lab, "x", tree)
     wanted, rate = load.load_audio(str(tree.parent / "kept.wav"))
+    track, _ = load.load_audio_from_video(str(tree.parent / "kept.wav"), rate, 1)
     tone(tree / "tone.wav", 880)
-    for path in (str(tree / "tone.wav"), os.path.relpath(tree / "tone.wav")):
+    monkeypatch.chdir(tree.parent)
+    for path in (str(tree / "tone.wav"), "data/tone.wav"):
         found, found_rate = load.load_audio(path)
         assert torch.equal(found, wanted) and found_rate == rate
-    found, _ = load.load_audio_from_video(str(tree / "tone.wav"), rate, 1)
-    assert found.shape[-1] == wanted.shape[-1] and torch.allclose(found, wanted, atol=1e-3)
+    assert torch.equal(load.load_audio_from_video(str(tree / "tone.wav"), rate, 1)[0], track)
     assert not list((tree.parent / "tmp").rglob("media-*")), "nothing is left open"
     # What was written, and other files, are opened where they are.
     backend.write(str(tree / "tone.wav"), (tree / "tone.wav").read_bytes())
@@ -145,7 +146,8 @@ def test_fleet_media_that_cannot_be_led_to_ram_are_opened_on_disk(
     lab: Any, tree: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_memory_sites.dataset_entries([entry("x", tree)])
-    assert built(lab, "x", tree).staged_files
+    backend = built(lab, "x", tree)
+    assert backend.staged_files
 
     def full(purpose: str) -> int:
         raise OSError(24, "Too many open files")
