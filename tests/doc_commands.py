@@ -236,6 +236,16 @@ COMMANDS: dict[str, How] = {
     '.venv/bin/python -m pytest tests --fork -k "beyond_hbm"': Run(
         at_root=True, more=" --collect-only -q", marks=("slow",)
     ),
+    "python -m simpletuner.gh200.watch OUTPUT_DIR": Elsewhere("tests/unit/test_watch.py", "gh200.watch"),
+    "python -m simpletuner.gh200.watch": Elsewhere(
+        "tests/unit/test_watch.py::test_watch_without_a_name_takes_the_newest_run_below", "newest_below"
+    ),
+    "python -m simpletuner.gh200.watch jobs/first/output": Elsewhere(
+        "tests/unit/test_watch.py::test_watch_refreshes_in_a_terminal_and_ends_well", "--every"
+    ),
+    "python -m simpletuner.gh200.watch --once --json jobs/first/output": Elsewhere(
+        "tests/unit/test_watch.py::test_watch_once_as_json_for_scripts_without_torch", "--json"
+    ),
     "python -m gh200_lab.pages.telemetry --write": Elsewhere(
         "tests/unit/test_telemetry_files.py", "telemetry_docs.main"
     ),

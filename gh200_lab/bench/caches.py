@@ -21,8 +21,8 @@ import torch
 from simpletuner.gh200.caches.sites import attach_cache_tier, known_finite
 from simpletuner.gh200.caches.store import CacheStore
 from simpletuner.gh200.caches.tier import UnifiedCacheTier
+from simpletuner.gh200.memory.process import process_memory
 from simpletuner.gh200.run import end
-from simpletuner.gh200.run_log import resident_bytes
 from simpletuner.gh200.settings.cache_options import CacheOptions
 
 from ..memory_run import begin_memory_run
@@ -36,7 +36,7 @@ SMALL = (2048,)  # bf16: 4 KB
 BATCH = 32
 # A read from the arena is too short to time alone; repeating it keeps the clock out of the figure.
 REPEATED = 50
-OPTIONS = CacheOptions(kinds=frozenset({"vae", "text"}), hints=True, log_interval=0)
+OPTIONS = CacheOptions(kinds=frozenset({"vae", "text"}), hints=True)
 Load = Callable[[str], Any]
 
 
@@ -190,7 +190,7 @@ def memory_of(shape: tuple[int, ...], count: int) -> float:
         gc.collect()
         # What earlier work freed but the allocator keeps would be used again, and hide what the entries take.
         ctypes.CDLL(None).malloc_trim(0)
-        return resident_bytes()
+        return process_memory().resident
 
     begin_memory_run(OPTIONS)
     tier = UnifiedCacheTier(Made(shape), CacheStore(OPTIONS), "device")

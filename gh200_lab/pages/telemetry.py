@@ -24,14 +24,45 @@ seconds (10), at its start, at its first and last optimizer step, and at its end
 
 ## The file
 
-Each rank appends to `OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, a JSON object per line, some 11 MB a day at 10 seconds.
+Each rank appends to `OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, a JSON object per line, some 20 MB a day at 10 seconds.
 
-- A resumed run appends to the same file. `run` tells the runs apart, also two that write into one folder at once.
+- A resumed run appends to the same file; `run` tells the runs apart. Two at once in one folder are refused; where that cannot
+  be seen, on a file system without locks, their records are kept apart and readers say so.
 - A run that is killed leaves no record of the kind `end`, and perhaps half a line: the next one begins a new line, and
   readers count the half as a broken one.
 - On a full disk records are lost, the log says so once, and the run goes on; the next record that can be written says how
   many.
 - A key that is absent was not measured here: there is no GPU, no cache, no ramp.
+
+## A page in the terminal
+
+```bash
+python -m simpletuner.gh200.watch jobs/first/output                # refreshes every 2 seconds, --every changes that
+python -m simpletuner.gh200.watch                                  # the newest run below this folder
+python -m simpletuner.gh200.watch --once --json jobs/first/output  # for scripts
+```
+
+It reads files only, needs neither torch nor a GPU, and may run on another machine that sees the folder. Exit code 0: shown,
+2: there is nothing to show. A run is called silent when nothing came for three intervals and there is no last record: it
+was killed, or it hangs.
+
+## In the trackers
+
+Rank 0's values join what upstream logs after an optimizer step, so tensorboard, wandb and upstream's own metrics have them:
+each record once, the first and the last step's always. Sizes are GB (10^9 bytes): `gh200/hbm_used_gb`, `gh200/managed_gb`,
+`gh200/resident_gb`, `gh200/cache_filled_gb`; counters run on: `gh200/cache_hits`, `gh200/hints_applied`; times are seconds
+per micro-batch since the record before: `gh200/data_seconds`, `gh200/compute_seconds`, `gh200/other_seconds`. The ramp's own
+(`gh200/effective_batch_size`, the noise scale) are there at every step. A tracker that fails is named once and in every
+record; the others, and the training, go on. Upstream 4.10 cannot start tensorboard, which refuses a table among upstream's
+settings; with telemetry it gets nested settings as text.
+
+## What it costs
+
+One thread that sleeps. It never waits for the GPU, and after each look it sleeps longer where its CPU time would pass 0.5 % of
+the run's: then records are rarer than the interval says. `cost` in a record, and the log's last line about telemetry, say what
+it took. Where a driver hangs, a step waits at most a second for its record, at the first and at the last step only.
+
+## For programs
 
 Programs read it with `read_folder(OUTPUT_DIR)` of `simpletuner/gh200/telemetry/reader.py`, which needs no torch, finds
 the newest run, reads the end of long files only, and says which ranks have no file.

@@ -29,6 +29,12 @@ RAMP = "gradient accumulation ramp"
 IN_MEMORY = "in-memory datasets"
 MANAGED = "managed memory of torch"
 FAST_START = "fast start"
+TELEMETRY = "telemetry"
+
+# What features say they measured.
+UNIFIED_MEMORY = "Unified memory"
+MANAGED_MEMORY = "Managed memory"
+STAGED = "Staged into RAM: "
 
 ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
     {
@@ -39,6 +45,7 @@ ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
         IN_MEMORY: lambda settings: bool(settings.in_memory),
         MANAGED: lambda settings: settings.optimizations.managed_memory != "off",
         FAST_START: lambda settings: settings.fast_start,
+        TELEMETRY: lambda settings: settings.telemetry_interval > 0,
     }
 )
 
@@ -155,6 +162,8 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
         run.report_on(IN_MEMORY, ", ".join(settings.in_memory))
     if ASKED[FAST_START](settings):
         run.report_on(FAST_START, "scan and sampler")
+    if ASKED[TELEMETRY](settings):
+        run.report_on(TELEMETRY, f"every {settings.telemetry_interval:g} s")
     StateHooks.set_gh200_runtime_config(run)
     atexit.register(end)
     return run

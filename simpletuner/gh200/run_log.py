@@ -1,4 +1,4 @@
-"""A run's own record, one JSON line per optimizer step, for the quick start's report; on when GH200_RUN_LOG names a file."""
+"""One JSON line per optimizer step, to compare runs by, with or without GH200 settings; on when GH200_RUN_LOG names a file."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .memory.process import process_memory
 from .state import StateHooks
+from .trackers import PREFIX, each_step
 
 VARIABLE = "GH200_RUN_LOG"
-# Values of the trackers that a step's line has too, under the rest of their name.
-MEASURED = "gh200/"
 
 
 class RunLog:
@@ -24,7 +23,8 @@ class RunLog:
         atexit.register(self.close)
 
     def write(self, kind: str, **values: Any) -> None:
-        self._file.write(json.dumps({"kind": kind, "time": time.time(), **values}, default=str) + "\n")
+        told = {"kind": kind, "time": time.time(), **values, "resident_bytes": process_memory().resident}
+        self._file.write(json.dumps(told, default=str) + "\n")
 
     def step(self, trainer: Any, logs: dict[str, Any]) -> None:
         config = trainer.config
@@ -35,17 +35,16 @@ class RunLog:
             epoch=int(trainer.state["current_epoch"]),
             loss=float(logs["train_loss"]),
             learning_rate=float(logs["learning_rate"]),
-            resident_bytes=resident_bytes(),
             **{
                 "gradient_accumulation_steps": accumulation,
                 "effective_batch_size": int(config.train_batch_size) * trainer.accelerator.num_processes * accumulation,
             }
-            | {key.removeprefix(MEASURED): value for key, value in logs.items() if key.startswith(MEASURED)},
+            | {key.removeprefix(PREFIX): value for key, value in logs.items() if key.startswith(PREFIX)},
         )
 
     def close(self) -> None:
         if not self._file.closed:
-            self.write("end", runtime=StateHooks.get_gh200_runtime_config(), resident_bytes=resident_bytes())
+            self.write("end", runtime=StateHooks.get_gh200_runtime_config())
             self._file.close()
 
 
@@ -59,22 +58,6 @@ def follow(trainer: Any) -> None:
 
     def write(values: dict[str, Any]) -> dict[str, Any]:
         record.step(trainer, values)
-        return {**values, "gh200/resident_gb": resident_bytes() / 1e9}
+        return values
 
     each_step(accelerator, write)
-
-
-def each_step(accelerator: Any, use: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """`use` gets what upstream logs after an optimizer step; what it returns goes to the trackers."""
-    original = accelerator.log
-
-    def log(values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # Upstream logs other things through here too; only the training step's entry has this key.
-        return original(use(values) if "train_loss" in values else values, *args, **kwargs)
-
-    accelerator.log = log
-
-
-def resident_bytes() -> int:
-    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")

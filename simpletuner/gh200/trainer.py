@@ -18,6 +18,7 @@ class TrainerHooks:
     gh200_ramp_scheduler: Any = None
     gh200_exit_on_error: bool = False
     _gh200_noise: Any = None
+    _gh200_telemetry: Any = None
     _gh200_step: int = 0
     _gh200_epoch: object = None
 
@@ -79,7 +80,8 @@ class TrainerHooks:
         if current is not None:
             current.hints.settle_on(self.accelerator.device)
             bind_beside(current.hints.device)
-        # First, so that it gets what the ramp adds to each step's entry.
+        # First, so that both get what the ramp adds to each step's entry.
+        self._prepare_gh200_telemetry(current)
         run_log.follow(self)
         try:
             self._begin_gh200_pools(current)
@@ -88,6 +90,15 @@ class TrainerHooks:
             self._end_gh200(error)
         if current is not None and self.gh200_ramp_scheduler is not None:
             current.report_on(run.RAMP, self.gh200_ramp_scheduler.describe())
+        if self._gh200_telemetry is not None:
+            self._gh200_telemetry.start()
+
+    def _prepare_gh200_telemetry(self, current: Any) -> None:
+        self._gh200_telemetry = None
+        if current is not None and current.settings.telemetry_interval and self.accelerator is not None:
+            from .telemetry.sites import RunTelemetry
+
+            self._gh200_telemetry = RunTelemetry(self, current)
 
     def _begin_gh200_pools(self, current: Any) -> None:
         if current is not None and self.accelerator is not None:
@@ -106,6 +117,11 @@ class TrainerHooks:
         caches_built(self.config)
         training_begins()
         return first_micro_step(self, step)
+
+    def _gh200_batch_wanted(self) -> None:
+        """The loop is about to wait for the next batch."""
+        if self._gh200_telemetry is not None:
+            self._gh200_telemetry.loop.batch_wanted()
 
     def _gh200_begin_micro_batch(self, step: int, batch: Any) -> None:
         """Right before a micro-batch is accumulated."""
@@ -141,7 +157,9 @@ class TrainerHooks:
         return gate(self, self._gh200_step, verdict)
 
     def _gh200_add_logs(self, logs: dict[str, Any]) -> None:
-        """The ramp's window in the progress bar."""
+        """The end of a micro-batch: the ramp's window in the progress bar."""
+        if self._gh200_telemetry is not None:
+            self._gh200_telemetry.loop.micro_batch_ended()
         if self.gh200_ramp_scheduler is not None:
             from .console import fit_bar
             from .ramp.apply import add_logs

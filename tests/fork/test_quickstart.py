@@ -59,6 +59,15 @@ def test_quiet_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
     assert loaded.returncode == 0 and "default" in loaded.stdout, loaded.stderr[-2000:]
     _console_of_the_run((tiny.ROOT / named["log"]).read_text(encoding="utf-8", errors="replace"))
     _pages(tmp_path)
+    _telemetry()
+
+
+def _telemetry() -> None:
+    command = [sys.executable, "-m", "simpletuner.gh200.watch", "--once", "--json", "build/quickstart/output"]
+    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["state"] == "ended" and told["ranks"]["0"]["step"] == 16 and told["missing_ranks"] == []
 
 
 def _console_of_the_run(text: str) -> None:
@@ -71,7 +80,8 @@ def _pages(folder: Path) -> None:
     before, after = (Image.open(WORK / f"{name}.png").convert("RGB") for name in ("before", "after"))
     assert before.size == after.size == (64, 64) and before.tobytes() != after.tobytes()
     metrics = (WORK / "output" / "training_metrics.jsonl").read_text()
-    assert "gh200/effective_batch_size" in metrics and "gh200/resident_gb" in metrics
+    for name in ("effective_batch_size", "resident_gb", "cache_filled_gb", "data_seconds", "compute_seconds"):
+        assert f'"gh200/{name}"' in metrics, name
     own = WORK / "output" / "training_report.html"
     assert "gh200/resident_gb" in own.read_text() and own.read_text().count("validation_images/") == 2
     page = (WORK / "report.html").read_text()

@@ -23,6 +23,7 @@ RUNS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "fork": ("fork_caches", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], BY_UUID),
     "beyond_hbm": ("beyond_hbm", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"], {}),
     "cache_placement": ("cache_placement", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
+    "telemetry": ("telemetry", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"], {}),
     "torch": ("torch_device", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gh200_lab.pages import telemetry as telemetry_docs
+from simpletuner.gh200.settings.sources import read_settings
 from simpletuner.gh200.telemetry.files import append, last_lines, path_of
 from simpletuner.gh200.telemetry.reader import NoTelemetry, read_folder
 from simpletuner.gh200.telemetry.record import Record, Window
@@ -158,3 +159,28 @@ def test_telemetry_on_a_full_disk_is_an_error_for_its_caller_and_the_next_line_i
 
 def test_telemetry_page_is_what_the_record_says() -> None:
     assert telemetry_docs.main(["--check"]) == 0
+
+
+def ours(**keys: object) -> float:
+    return read_settings({"gh200_optimizations": keys}, {}).telemetry_interval
+
+
+def test_telemetry_interval_acts_with_a_key_of_ours_only() -> None:
+    assert (
+        ours(enable_uvm_hints=False) == 10.0 and ours(telemetry_interval=0) == 0 and ours(telemetry_interval=2.5) == 2.5
+    )
+    assert read_settings({}, {"SIMPLETUNER_GH200_ENABLE_UVM_HINTS": "1"}).telemetry_interval == 0
+    assert read_settings({}, {}).telemetry_interval == 0
+
+
+def test_telemetry_has_taken_over_from_uvm_log_interval() -> None:
+    assert ours(uvm_log_interval=0) == 0 and ours(uvm_log_interval=50) == 10.0
+    assert ours(uvm_log_interval=0, telemetry_interval=3) == 3
+    notes = read_settings({"gh200_optimizations": {"uvm_log_interval": 50}}, {}).notes
+    assert any("telemetry_interval" in note for note in notes)
+
+
+@pytest.mark.parametrize("value", [-1, "often", True, float("inf"), float("nan")])
+def test_telemetry_interval_that_is_no_number_of_seconds_is_refused(value: object) -> None:
+    with pytest.raises(Exception, match="gh200_optimizations.telemetry_interval"):
+        ours(telemetry_interval=value)

@@ -180,15 +180,6 @@ def test_uvm_override_wins_over_the_options_both_ways() -> None:
     assert uvm.gh200_uvm_enabled()
 
 
-def test_uvm_counters_are_logged_every_so_many_steps(caplog: pytest.LogCaptureFixture) -> None:
-    begin_memory_run(CacheOptions(hints=True, log_interval=2))
-    with caplog.at_level("DEBUG", logger="gh200"):
-        for _ in range(5):
-            optimize_batch_for_gh200({"latents": torch.ones(3)})
-    said = [record.getMessage() for record in caplog.records if "hints after" in record.getMessage()]
-    assert [message.split(":")[0] for message in said] == ["GH200 hints after 2 steps", "GH200 hints after 4 steps"]
-
-
 def test_uvm_environment_decides_before_a_run_is_configured(machine: Machine) -> None:
     ask = """
 import os

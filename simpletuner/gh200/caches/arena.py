@@ -16,6 +16,7 @@ from ..memory import hints as uvm
 from ..memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from ..memory.limits import memory_limits
 from ..memory.pages import extent
+from ..memory.places import places
 from .blocks import NO_BYTES, ArenaFull, Block, CacheBudget, Reserved, Slot, aligned
 
 if TYPE_CHECKING:
@@ -260,6 +261,15 @@ class TensorArena:
         with self._lock:
             reserved = sum(block.size for block in self._blocks)
             return ArenaStats(self.managed, len(self._blocks), reserved, self._packed, self._payload, self._tensors)
+
+    def places(self) -> dict[str, dict[str, int]]:
+        """Where its blocks are as far as the driver tells; the part that may live in HBM is asked for by itself."""
+        if self._driver is None:
+            return {}
+        with self._lock:
+            blocks = [(block.pointer, block.size, block.share) for block in self._blocks]
+        parts = [((start, share), (start + share, size - share)) for start, size, share in blocks]
+        return places(self._driver, [part for pair in parts for part in pair if part[1]], self.device)
 
     def close(self) -> int:
         """Free the blocks, newest first; returns how many wait for tensors that are still out."""

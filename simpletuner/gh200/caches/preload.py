@@ -87,7 +87,7 @@ class Preload:
 
     def report(self) -> dict[str, Any]:
         return {
-            "entries": self.entries, "bytes": self.bytes, "seconds": round(self._seconds, 3), "threads": self._most,
+            "entries": self.entries, "offered": len(self._offered), "bytes": self.bytes, "seconds": round(self._seconds, 3), "threads": self._most,
             "finished": self.done.is_set(), "how": dict(self.how), "left_out": dict(self.left_out),
         }  # fmt: skip
 

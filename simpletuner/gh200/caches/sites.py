@@ -12,7 +12,7 @@ import torch
 from ..memory import hints as uvm
 from ..memory.driver import Driver
 from ..memory.pinning import pinning_impossible
-from ..run import Run, current
+from ..run import UNIFIED_MEMORY, Run, current
 from .adaptive import BatchWatch
 from .arena import Consumer
 from .blocks import Slot
@@ -95,7 +95,7 @@ class HeldCaches:
 def begin(run: Run) -> None:
     """The memory part of a run that has one: reported while it lasts, freed when it ends."""
     if run.options.hints or run.options.kinds:
-        run.measure("Unified memory", run.part(HeldCaches).report)
+        run.measure(UNIFIED_MEMORY, run.part(HeldCaches).report)
 
 
 def _in_use() -> HeldCaches | None:

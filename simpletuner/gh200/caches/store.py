@@ -260,7 +260,14 @@ class CacheStore:
         return all(arena.may_move(pointer, size) is not False for arena in tuple(self._arenas.values()))
 
     def stats(self) -> dict[str, ArenaStats]:
-        return {consumer: arena.stats() for consumer, arena in self._arenas.items()}
+        return {consumer: arena.stats() for consumer, arena in tuple(self._arenas.items())}
+
+    def _places(self) -> dict[str, dict[str, int]]:
+        found: dict[str, Counter[str]] = {}
+        for arena in tuple(self._arenas.values()):
+            for question, sides in arena.places().items():
+                found.setdefault(question, Counter()).update(sides)
+        return {question: dict(sides) for question, sides in found.items()}
 
     def report(self) -> dict[str, Any]:
         stats = self.stats().values()
@@ -272,7 +279,10 @@ class CacheStore:
             "managed": any(item.managed for item in stats),
             "payload_bytes": sum(item.payload_bytes for item in stats),
             "packed_bytes": sum(item.packed_bytes for item in stats),
+            "arena_bytes": sum(item.reserved_bytes for item in stats),
             "limit_bytes": self._budget.limit,
+            "waited_seconds": round(self.waited, 3),
+            "places": self._places(),
             "counts": dict(self.counts),
         }
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import GH200Error
 from ..memory.limits import Limit, memory_limits, over_limit, spoken_size
 from ..memory.numa import keep_to_cpu_memory
-from ..run import current
+from ..run import STAGED, current
 from .arena import SharedArena, create_arena
 from .budget import StagingBudget
 from .codecs import Codec, load_codec
@@ -244,7 +244,7 @@ def _report(job: Job, seconds: float) -> None:
     run = current()
     if run is not None:
         told = {"files": len(rows), "bytes": size, "bytes in RAM": stored, "seconds": round(seconds, 3)}
-        run.measure(f"Staged into RAM: {job.dataset}", lambda: told)
+        run.measure(f"{STAGED}{job.dataset}", lambda: told)
     if job.left_out:
         _report_left_out(job)
     report_files(job.dataset, "could not be staged and are read from disk", job.problems)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     import torch
 
     from ..settings.schema import AccessPattern
-
-logger = logging.getLogger("gh200.uvm")
 
 PREFERENCES: dict[AccessPattern, Callable[[torch.Tensor], Outcome]] = {
     "gpu_first": prefer_gpu_residency,
@@ -85,7 +82,4 @@ def optimize_batch_for_gh200(batch: Any) -> Any:
     if worth and policy != "cpu_first":
         attempt("prefetch", partial(_moved_together, hints, worth))
     hints.steps += 1
-    interval = hints.options.log_interval
-    if interval and hints.steps % interval == 0:
-        logger.debug("GH200 hints after %d steps: %s", hints.steps, hints.report()["hints"])
     return batch

@@ -108,7 +108,7 @@ class Hints:
             for (hint, outcome), count in sorted(self.counts.items()):
                 hints.setdefault(hint, {})[outcome.value] = count
             report = {"enabled": self.enabled, "steps": self.steps, "hints": hints, "hbm_share": self.share.report()}
-            return report | {"errors": dict(self.errors), "device_gone": self.gone}
+            return report | {"copies": self.mover.report(), "errors": dict(self.errors), "device_gone": self.gone}
 
 
 def current() -> Hints:

@@ -28,7 +28,7 @@ class Mover:
         self._lock = threading.Lock()
         self._device = 0
         self._stream = self._event = 0
-        self._moves = 0
+        self._moves = self._bytes = 0
         self._ordered: dict[int, int] = {}
 
     def busy(self, driver: Driver) -> bool:
@@ -40,9 +40,14 @@ class Mover:
             self._device = device
             self._stream = self._stream or driver.create_stream(device)
             self._event = self._event or driver.create_event(device)
-            driver.prefetch_all(merged(ranges), Place(device), self._stream, device)
+            whole = merged(ranges)
+            driver.prefetch_all(whole, Place(device), self._stream, device)
             driver.record_event(self._event, self._stream, device)
             self._moves += 1
+            self._bytes += sum(size for _, size in whole)
+
+    def report(self) -> dict[str, int]:
+        return {"moves": self._moves, "moved_bytes": self._bytes}
 
     @property
     def unordered(self) -> bool:

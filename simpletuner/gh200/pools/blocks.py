@@ -58,6 +58,9 @@ class Blocks:
         """Whether a managed allocation that begins here is one of these blocks."""
         return base in self._sizes
 
+    def ranges(self) -> list[tuple[int, int]]:
+        return list(self._sizes.copy().items())
+
     # Called by torch from any thread, backward's too. An exception would be lost in ctypes, so none leaves these two.
 
     def _allocate(self, size: int, device: int, stream: int | None) -> int:

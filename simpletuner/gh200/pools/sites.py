@@ -14,7 +14,8 @@ from ..memory.budget import ManagedBudget, managed_budget
 from ..memory.driver import CudaError, DeviceAttribute, Driver, load_driver
 from ..memory.hints import cuda_device
 from ..memory.limits import spoken_size
-from ..run import MANAGED, Run
+from ..memory.places import places
+from ..run import MANAGED, MANAGED_MEMORY, Run
 from .blocks import Blocks, Kind
 from .refusals import refuse
 from .seams import GradientMoments, TrainerMoments
@@ -65,7 +66,9 @@ class ManagedMemory:
 
     def report(self) -> dict[str, Any]:
         kinds = {pool.blocks.kind.name: pool.blocks.report() for pool in self._pools.values()}
-        return {"kinds": kinds, "bytes": self.budget.pools, "limit_bytes": self.budget.limit, "limit": self.budget.name}
+        ranges = [where for pool in self._pools.values() for where in pool.blocks.ranges()]
+        told = {"kinds": kinds, "bytes": self.budget.pools, "limit_bytes": self.budget.limit, "limit": self.budget.name}
+        return told | {"places": places(self._driver, ranges, self._device)}
 
     def close(self) -> None:
         said = ", ".join(
@@ -106,7 +109,7 @@ def begin(trainer: Any, run: Run) -> None:
             memory.add("scratch", SCRATCH)
         TrainerMoments(trainer, memory)
     run.at_end(memory.close)
-    run.measure("Managed memory", memory.report)
+    run.measure(MANAGED_MEMORY, memory.report)
     run.report_on(MANAGED, _described(asked.managed_memory, memory))
     logger.info("GH200 managed memory: %s", run.on[MANAGED])
 

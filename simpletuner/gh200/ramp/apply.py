@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import broadcast
 
-from ..run_log import each_step
 from ..state import StateHooks
+from ..trackers import each_step
 from .answers import TrainerAnswers, answer_validation
 from .console import show_debug_lines
 from .counts import EpochCounts

@@ -228,6 +228,15 @@ class GH200GradientRamp(Windows):
     def describe(self) -> str:
         return words.describe(self)
 
+    def outline(self) -> list[tuple[int, int]]:
+        """Optimizer steps at which the effective batch size changes, and what it is from there on."""
+        found: list[tuple[int, int]] = []
+        for segment in self.segments:
+            size = segment.size * self.samples_per_micro_batch
+            if not found or found[-1][1] != size:
+                found.append((segment.window, size))
+        return found
+
     def fingerprint(self) -> dict[str, Any]:
         """What must not change between a checkpoint and its resume; sizes are what they became."""
         shape = {"shape": self.shape, "stair": self.stair if self.shape == "staircase" else 0}

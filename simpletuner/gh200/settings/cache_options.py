@@ -21,7 +21,6 @@ class CacheOptions:
     prefetch: bool = True
     preload: bool = True
     adaptive_prefetch: bool = False
-    log_interval: int = 100
     cache_dir: str | None = None
     persistent: bool = True
 
@@ -40,7 +39,6 @@ class CacheOptions:
             prefetch=settings.caches.prefetch and not upstream_prefetches,
             preload=settings.caches.preload,
             adaptive_prefetch=settings.caches.adaptive_prefetch,
-            log_interval=settings.optimizations.uvm_log_interval,
             cache_dir=settings.caches.cache_dir,
             persistent=settings.caches.persistent_cache,
         )

@@ -30,6 +30,7 @@ def _no_bool(value: object) -> object:
 
 OneOrMore = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 ZeroOrMore = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 UpstreamCount = Annotated[int, Field(ge=1), BeforeValidator(_as_upstream_reads)]
 NotEmpty = Annotated[str, Field(min_length=1)]
@@ -102,8 +103,16 @@ class Optimizations(ConfigBlock):
         description="How far managed memory may grow, as a multiple of the GPU's own memory. Absent: "
         "`GH200_UVM_OVERSUBSCRIPTION_RATIO`.",
     )
-    uvm_log_interval: ZeroOrMore = Field(
-        100, description="Log the hint counters at DEBUG every this many steps; 0 logs only the summary at the end."
+    telemetry_interval: Seconds = Field(
+        10,
+        description="Seconds between two records of memory, caches, hints and time in "
+        "`OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, and in the trackers as `gh200/...`; 0 writes and reads nothing. Acts when "
+        "the config has a key of the fork's; the environment alone does not count.",
+    )
+    uvm_log_interval: ZeroOrMore | None = Field(
+        None,
+        description="Older key, counted in steps: `telemetry_interval` has taken over. 0 is still off, any other number "
+        "means the default of `telemetry_interval`.",
     )
     managed_memory: Literal["off", "state", "all"] = Field(
         "off",
@@ -315,6 +324,11 @@ class Settings:
     def fast_start(self) -> bool:
         asked = self.optimizations.fast_start
         return self.in_config if asked is None else asked
+
+    @property
+    def telemetry_interval(self) -> float:
+        """Seconds; 0 where nothing is to be recorded."""
+        return self.optimizations.telemetry_interval if self.in_config else 0.0
 
     def uses_unified_memory(self, cache: Literal["vae", "text"]) -> bool:
         return self.optimizations.enable_uvm_hints and getattr(self.caches, f"{cache}_cache_type") == "unified_memory"

@@ -67,6 +67,7 @@ class _Reader:
         caches = self._block(CACHES)
         optimizations = self._block(OPTIMIZATIONS)
         self._older_spellings(optimizations)
+        self._older_log_interval(optimizations)
         self._hints_follow_caches(caches, optimizations)
         self._environment(optimizations)
         self._ramp_follows_sizes(optimizations)
@@ -130,6 +131,16 @@ class _Reader:
         size = self.raw.get("initial_effective_batch_size")
         if size is not None:
             self._adopt(block, "initial_effective_batch_size", "initial_effective_batch_size", size)
+
+    def _older_log_interval(self, block: dict[str, object]) -> None:
+        old, key = "uvm_log_interval", "telemetry_interval"
+        if old not in block:
+            return
+        means = "it has no effect beside that" if key in block else "0 is still off, another number means its default"
+        self.notes.append(f'"{old}" is the older key; "{key}" (seconds) has taken over: {means}')
+        if key not in block and _meaning(old, block[old]) == 0:
+            block[key] = 0
+            self.origins[join_path(OPTIMIZATIONS, key)] = join_path(OPTIMIZATIONS, old)
 
     def _adopt(self, block: dict[str, object], old: str, key: str, value: object) -> None:
         path = join_path(OPTIMIZATIONS, key)

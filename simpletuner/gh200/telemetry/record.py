@@ -51,9 +51,12 @@ class Hbm(Part):
 
     device: int = Field(description="as this process numbers it")
     name: str | None = Field(None, description="of the GPU")
-    used_bytes: int | None = Field(None, description="bytes, by NVML: all processes")
-    free_bytes: int | None = Field(None, description="bytes, by NVML")
-    total_bytes: int | None = Field(None, description="bytes, by NVML")
+    used_bytes: int | None = Field(None, description="bytes of all processes, by NVML; by CUDA where there is no NVML")
+    free_bytes: int | None = Field(None, description="bytes, by the same")
+    total_bytes: int | None = Field(None, description="bytes, by the same")
+    cuda_free_bytes: int | None = Field(
+        None, description="bytes CUDA would still give, as torch's `mem_get_info` says it"
+    )
     allocated_bytes: int | None = Field(None, description="bytes of living tensors, by torch: this process")
     reserved_bytes: int | None = Field(None, description="bytes torch has taken from the GPU")
     peak_allocated_bytes: int | None = Field(None, description="bytes, the most there were")

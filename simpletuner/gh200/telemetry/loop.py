@@ -1,0 +1,55 @@
+"""Where the time of the training loop goes: three moments of every micro-batch, by the CPU's clock."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from ..stand_in import StandIn, instead
+from .record import Seconds
+
+
+class LoopClock:
+    """Each moment closes the stretch before it. Read by another thread, which may see the one before."""
+
+    def __init__(self) -> None:
+        self._mark: float | None = None
+        self._spent: Counter[str] = Counter()
+        self._micro_batches = 0
+
+    def _passed(self, what: str) -> None:
+        now = time.monotonic()
+        if self._mark is not None:
+            self._spent[what] += now - self._mark  # type: ignore[assignment]
+        self._mark = now
+
+    def batch_wanted(self) -> None:
+        self._passed("other")
+
+    def batch_arrived(self) -> None:
+        self._passed("data")
+
+    def micro_batch_ended(self) -> None:
+        self._passed("compute")
+        self._micro_batches += 1
+
+    def seconds(self) -> Seconds:
+        spent = {name: round(float(value), 4) for name, value in self._spent.copy().items()}
+        return Seconds(micro_batches=self._micro_batches, **spent)
+
+
+class BatchArrival(StandIn):
+    """The Trainer prepares a batch as soon as it has one."""
+
+    upstream_class, feature = "Trainer", "telemetry"
+
+    def __init__(self, trainer: Any, clock: LoopClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.take_over(trainer)
+
+    @instead
+    def prepare_batch(self, *args: Any, **kwargs: Any) -> Any:
+        self._clock.batch_arrived()
+        return self.upstream.prepare_batch(*args, **kwargs)

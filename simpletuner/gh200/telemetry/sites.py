@@ -1,0 +1,170 @@
+"""What the Trainer calls: telemetry of a run begins, sees each optimizer step, and joins what upstream logs for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..run import Run
+from ..trackers import PREFIX, each_step
+from .files import path_of
+from .gpu import GpuMemory
+from .loop import BatchArrival, LoopClock
+from .others import GuardedTracker, PlainSettings
+from .record import Cost, Kind, Noise, Record, Window
+from .recorder import Recorder
+from .sources import host_memory, parts, reports
+from .tracked import tracker_values
+
+# How long a step may wait for its record: reading takes milliseconds, unless a driver hangs.
+_STEP_WAIT = 1.0
+# A schedule is told again after so many records, so that the end of a file says it; and drawn with so many points.
+_TELL_AGAIN = 100
+_WANTED = frozenset({"train_loss"})
+_MOST_POINTS = 128
+
+
+class RunTelemetry:
+    """Of one rank of one run."""
+
+    def __init__(self, trainer: Any, run: Run) -> None:
+        self._trainer, self._run = trainer, run
+        accelerator = trainer.accelerator
+        self._main: bool = accelerator.is_main_process
+        self._facts = {
+            "run": uuid.uuid4().hex[:12],
+            "rank": accelerator.process_index,
+            "ranks": accelerator.num_processes,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "began": time.time(),
+        }
+        folder = Path(trainer.config.output_dir)
+        self.loop = LoopClock()
+        self._recorder = Recorder(
+            path_of(folder, accelerator.process_index), run.settings.telemetry_interval, self._read
+        )
+        device = run.hints.device
+        self._gpu = GpuMemory(device, self.problem) if device is not None else None
+        self._problems: dict[str, str] = {}
+        self._logged: dict[str, Any] = {}
+        self._steps = 0
+        self._joined: Record | None = None
+        self._outline: list[tuple[int, int]] | None = None
+        self._since_told = 0
+        # First of all, so that it sees what the ramp adds to each step's entry.
+        each_step(accelerator, self._step)
+        PlainSettings(accelerator)
+
+    def start(self) -> None:
+        """Once nothing can refuse the run any more."""
+        path = self._recorder.path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._recorder.say("folder", f"{path.parent} cannot be made: {error.strerror}")
+        BatchArrival(self._trainer, self.loop)
+        self._run.at_end(self._end)
+        self._recorder.start()
+
+    def problem(self, what: str, why: str) -> None:
+        """In every record from now on; said once."""
+        self._recorder.say(what, f"{what}: {why}")
+        self._problems[what] = why
+
+    def _step(self, values: dict[str, Any]) -> dict[str, Any]:
+        """After an optimizer step: whatever goes wrong here is telemetry's own trouble."""
+        try:
+            return self._seen(values)
+        except Exception as error:
+            self.problem("step", f"{type(error).__name__}: {error}")
+            return values
+
+    def _seen(self, values: dict[str, Any]) -> dict[str, Any]:
+        # Not the whole entry: it has tensors that would live for a step longer.
+        self._logged = {name: value for name, value in values.items() if name in _WANTED or name.startswith(PREFIX)}
+        self._steps += 1
+        last = self._trainer.state["global_step"] >= int(self._trainer.config.max_train_steps or 0) > 0
+        if self._steps == 1 or last:
+            if self._steps == 1 and self._main:
+                for tracker in self._trainer.accelerator.trackers:
+                    GuardedTracker(tracker, self.problem)
+            self._recorder.now("last" if last else "first", _STEP_WAIT if self._main else 0.0)
+        record = self._recorder.latest
+        if not self._main or record is None or record is self._joined:
+            return values
+        before, self._joined = self._joined, record
+        return {**values, **tracker_values(record, before)}
+
+    def _read(self, kind: Kind, interval: float, cost: Cost) -> Record:
+        trainer = self._trainer
+        # Made after the Accelerator, and so after the first record.
+        state = getattr(trainer, "state", None) or {}
+        return Record(
+            kind=kind,
+            time=time.time(),
+            interval=round(interval, 3),
+            step=int(state.get("global_step") or 0),
+            total_steps=int(trainer.config.max_train_steps or 0) or None,
+            epoch=state.get("current_epoch"),
+            loss=self._number("train_loss"),
+            seconds=self.loop.seconds(),
+            window=self._window(),
+            noise=self._noise(),
+            hbm=self._told("GPU memory", self._gpu.read) if self._gpu is not None else None,
+            host_memory=self._told("memory of the process", host_memory),
+            cost=cost,
+            **parts(reports(self._run, self.problem)),
+            **self._facts,
+            problems=dict(self._problems),
+        )
+
+    def _told[Told](self, what: str, read: Callable[[], Told]) -> Told | None:
+        try:
+            return read()
+        except Exception as error:
+            self.problem(what, f"{type(error).__name__}: {error}")
+            return None
+
+    def _number(self, name: str) -> float | None:
+        value = self._logged.get(name)
+        return None if value is None else float(value)
+
+    def _window(self) -> Window:
+        config, ranks = self._trainer.config, self._facts["ranks"]
+        steps = int(config.gradient_accumulation_steps or 1)
+        size = int(config.train_batch_size) * ranks * steps
+        return Window(accumulation_steps=steps, effective_batch_size=size, schedule=self._schedule())
+
+    def _schedule(self) -> list[tuple[int, int]] | None:
+        ramp = self._trainer.gh200_ramp_scheduler
+        outline = _thinned(ramp.outline()) if ramp is not None else None
+        self._since_told += 1
+        if outline == self._outline and self._since_told < _TELL_AGAIN:
+            return None
+        self._outline, self._since_told = outline, 0
+        return outline
+
+    def _noise(self) -> Noise | None:
+        name = f"{PREFIX}gradient_noise_scale"
+        scale = self._number(name)
+        if scale is None:
+            return None
+        ends = {"low": self._number(f"{name}_low"), "high": self._number(f"{name}_high")}
+        return Noise(scale=scale, timestep_part=self._number(f"{PREFIX}gradient_noise_timestep_part"), **ends)
+
+    def _end(self) -> None:
+        self._recorder.end()
+        if self._gpu is not None:
+            self._gpu.close()
+
+
+def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Few enough for a line of a file; the first and the last stay."""
+    every = -(-len(points) // _MOST_POINTS)
+    return points if every <= 1 else [*points[:-1:every], points[-1]]

@@ -1,0 +1,97 @@
+"""What features say about themselves, as parts of a record: each source alone, so that one that fails takes no other along."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..memory.limits import memory_limits
+from ..memory.process import process_memory
+from ..run import MANAGED_MEMORY, STAGED, UNIFIED_MEMORY, Run
+from .record import Caches, Copies, Dataset, Host, Managed, Preload
+
+Reports = Mapping[str, dict[str, Any]]
+_CACHES = "caches"
+# Of the caches' own report, what the record has under names of its own; the rest goes along as it is.
+_KNOWN = frozenset(
+    {
+        "entries", "hits", "disk_reads", "disk_reads_in_training", "waited_seconds", "packed_bytes", "payload_bytes",
+        "arena_bytes", "limit_bytes", "managed", "preload", "places",
+    }
+)  # fmt: skip
+
+
+def reports(run: Run, problem: Callable[[str, str], None]) -> Reports:
+    """What every feature measured up to now, by its title."""
+    found = {}
+    for title, source in tuple(run.measured.items()):
+        try:
+            found[title] = source()
+        except Exception as error:
+            problem(title, f"{type(error).__name__}: {error}")
+    return found
+
+
+def parts(told: Reports) -> dict[str, Any]:
+    """The parts of a record that come from reports."""
+    unified, pools = told.get(UNIFIED_MEMORY, {}), told.get(MANAGED_MEMORY, {})
+    caches = unified.get(_CACHES) or {}
+    found: dict[str, Any] = {
+        "datasets": {
+            title.removeprefix(STAGED): Dataset(bytes=values["bytes in RAM"], files=values["files"])
+            for title, values in told.items()
+            if title.startswith(STAGED)
+        },
+        "hints": unified.get("hints", {}),
+        "managed": _managed(caches, pools),
+        "more": _more(told, caches),
+    }
+    if "entries" in caches:
+        found["caches"] = _caches(caches)
+    moved = unified.get("copies", {})
+    if moved.get("moves"):
+        found["copies"] = Copies(count=moved["moves"], bytes=moved["moved_bytes"])
+    return found
+
+
+def _caches(told: Mapping[str, Any]) -> Caches:
+    ahead = told.get("preload")
+    return Caches(
+        entries=told["entries"],
+        hits=told["hits"],
+        misses=told["disk_reads"],
+        misses_in_training=told["disk_reads_in_training"],
+        waited_seconds=told["waited_seconds"],
+        filled_bytes=told["packed_bytes"],
+        arena_bytes=told["arena_bytes"],
+        limit_bytes=told["limit_bytes"],
+        managed=told["managed"],
+        preload=Preload(**ahead) if ahead else None,
+    )
+
+
+def _managed(caches: Mapping[str, Any], pools: Mapping[str, Any]) -> Managed | None:
+    kinds = {name: kind["bytes"] for name, kind in pools.get("kinds", {}).items()}
+    if caches.get("managed"):
+        kinds["caches"] = caches["arena_bytes"]
+    if not kinds:
+        return None
+    sides: dict[str, Counter[str]] = {"prefers": Counter(), "prefetched": Counter()}
+    for told in (caches, pools):
+        for question, found in (told.get("places") or {}).items():
+            sides[question].update({side.removesuffix("_bytes"): size for side, size in found.items()})
+    limit = pools.get("limit_bytes", caches.get("limit_bytes"))
+    return Managed(bytes=sum(kinds.values()), kinds=kinds, limit_bytes=limit, **sides)
+
+
+def _more(told: Reports, caches: Mapping[str, Any]) -> dict[str, Any]:
+    known = {UNIFIED_MEMORY, MANAGED_MEMORY}
+    more = {title: values for title, values in told.items() if title not in known and not title.startswith(STAGED)}
+    rest = {name: value for name, value in caches.items() if name not in _KNOWN}
+    return more | ({_CACHES: rest} if rest else {})
+
+
+def host_memory() -> Host:
+    own = process_memory()
+    return Host(resident_bytes=own.resident, shared_bytes=own.shared, available_bytes=memory_limits()[0].bytes)

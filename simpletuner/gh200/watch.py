@@ -1,0 +1,8 @@
+"""`python -m simpletuner.gh200.watch [OUTPUT_DIR]`: a run's memory, caches and time, in a terminal or as JSON."""
+
+import sys
+
+from .telemetry.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Telemetry of a run on the second of two devices: its figures are that device's, and reading them waits for nobody."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from gh200_lab.checkout import see_this_checkout
+
+see_this_checkout()
+
+from gh200_lab.memory_run import begin_memory_run, store  # noqa: E402
+from simpletuner.gh200.pools import sites as pools  # noqa: E402
+from simpletuner.gh200.run import Run, end  # noqa: E402
+from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.settings.sources import read_settings  # noqa: E402
+from simpletuner.gh200.telemetry.reader import read_folder  # noqa: E402
+from simpletuner.gh200.telemetry.record import Record  # noqa: E402
+from simpletuner.gh200.telemetry.sites import RunTelemetry  # noqa: E402
+
+DEVICE = torch.device("cuda:1")
+MB = 1 << 20
+LOG = Path(os.environ["STAND_IN_LOG"])
+ASKED = {"telemetry_interval": 3600, "enable_uvm_hints": True, "managed_memory": "state"}
+
+
+class Trainer:
+    """What telemetry and the pools meet of upstream's."""
+
+    def __init__(self, folder: Path) -> None:
+        kind = SimpleNamespace(value="NO")
+        self.accelerator = SimpleNamespace(
+            device=DEVICE, distributed_type=kind, is_main_process=True, process_index=1, num_processes=2, trackers=[],
+            log=lambda values, step=None: None,
+        )  # fmt: skip
+        self.config = SimpleNamespace(
+            output_dir=str(folder), gradient_accumulation_steps=2, train_batch_size=3, max_train_steps=9
+        )
+        self.gh200_ramp_scheduler: Any = None
+        self.optimizer: Any = None
+
+    def prepare_batch(self, batch: Any) -> Any:
+        return batch
+
+    def move_models(self) -> None: ...
+
+    def init_prepare_models(self) -> None: ...
+
+    def init_ema_model(self) -> None: ...
+
+    def init_resume_checkpoint(self) -> None: ...
+
+
+def begun(folder: Path) -> tuple[Run, RunTelemetry, pools.ManagedMemory]:
+    settings = read_settings({"gh200_optimizations": ASKED, "cache_config": {"vae_cache_type": "unified_memory"}}, {})
+    run = begin_memory_run(CacheOptions.from_settings(settings), settings)
+    run.hints.settle_on(DEVICE)
+    trainer = Trainer(folder)
+    telemetry = RunTelemetry(trainer, run)
+    pools.begin(trainer, run)
+    telemetry.start()
+    memory = run.measured["Managed memory"].__self__  # type: ignore[attr-defined]
+    return run, telemetry, memory
+
+
+def read(telemetry: RunTelemetry) -> Record:
+    found = telemetry._recorder.now("interval", 30.0)
+    assert found is not None and found.problems == {}, found
+    return found
+
+
+def check_figures_are_those_of_the_runs_own_device() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        _, telemetry, _ = begun(Path(name))
+        before = read(telemetry)
+        kept = torch.ones(32 * MB, dtype=torch.uint8, device=DEVICE)
+        elsewhere = torch.ones(64 * MB, dtype=torch.uint8, device="cuda:0")
+        after = read(telemetry)
+        end()
+        assert before.hbm is not None and after.hbm is not None and after.hbm.device == 1 and after.hbm.name
+        # The stand-in's NVML sees no process's memory; its CUDA does.
+        assert before.hbm.cuda_free_bytes is not None and after.hbm.cuda_free_bytes is not None
+        assert 32 * MB <= before.hbm.cuda_free_bytes - after.hbm.cuda_free_bytes < 64 * MB, (before.hbm, after.hbm)
+        assert after.hbm.total_bytes == after.hbm.free_bytes == 256 * MB and after.hbm.used_bytes == 0
+        assert (after.hbm.allocated_bytes or 0) - (before.hbm.allocated_bytes or 0) == kept.numel() < elsewhere.numel()
+        told = read_folder(Path(name))
+        assert list(told.ranks) == [1] and told.missing == (0,) and told.first.latest.kind == "end"
+
+
+def check_managed_memory_is_told_by_kind_and_side() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        _, telemetry, memory = begun(Path(name))
+        with memory.of("optimizer"):
+            state = torch.ones(3 * MB, dtype=torch.uint8, device=DEVICE)
+        with memory.of("weights"):
+            weights = torch.ones(2 * MB, dtype=torch.uint8, device=DEVICE)
+        store().arena("device").hold(torch.ones(MB, dtype=torch.uint8))
+        managed = read(telemetry).managed
+        assert managed is not None and managed.kinds["optimizer state"] >= state.numel()
+        assert managed.kinds["weights"] >= weights.numel() and managed.kinds["caches"] >= MB
+        assert managed.bytes == sum(managed.kinds.values()) == sum(managed.prefers.values())
+        assert managed.prefers["gpu"] == managed.kinds["weights"], managed
+        assert managed.prefers["cpu"] == managed.kinds["optimizer state"] + managed.kinds["caches"]
+        assert managed.prefetched == {"neither": managed.bytes} and managed.limit_bytes
+        del state, weights
+        end()
+
+
+def check_reading_waits_for_no_gpu() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        _, telemetry, _ = begun(Path(name))
+        read(telemetry)
+        before = LOG.stat().st_size
+        for _ in range(5):
+            read(telemetry)
+        calls = LOG.read_bytes()[before:].decode()
+        end()
+        assert calls.count("cuMemGetInfo") >= 5, calls[-2000:]
+        assert "Synchronize" not in calls and "cuMemcpy" not in calls, calls[-2000:]

@@ -1,0 +1,167 @@
+"""`python -m simpletuner.gh200.watch`: the page in a terminal, the answer for scripts, and what it says where nothing is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gh200_lab.place import ROOT
+from simpletuner.gh200.telemetry import command
+from simpletuner.gh200.telemetry.files import append, path_of
+from simpletuner.gh200.telemetry.page import page
+from simpletuner.gh200.telemetry.reader import read_folder
+from simpletuner.gh200.telemetry.record import (
+    Caches,
+    Copies,
+    Cost,
+    Dataset,
+    Hbm,
+    Host,
+    Managed,
+    Noise,
+    Preload,
+    Record,
+    Seconds,
+    Window,
+)
+from tests.terminal import in_terminal
+
+pytestmark = pytest.mark.unit
+GB = 10**9
+WATCH = """
+import sys
+from gh200_lab.checkout import see_this_checkout
+see_this_checkout()
+sys.argv[1:] = {arguments!r}
+from simpletuner.gh200.telemetry.command import main
+code = main()
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+
+def record(rank: int = 0, ranks: int = 2, **changes: Any) -> Record:
+    now = time.time()
+    facts: dict[str, Any] = {
+        "kind": "interval", "run": f"run{rank}", "rank": rank, "ranks": ranks, "host": "here", "pid": 7, "began": now - 700,
+        "time": now, "interval": 10.0, "step": 12, "total_steps": 24, "epoch": 1, "loss": 0.25,
+        "seconds": Seconds(micro_batches=20, data=2.0, compute=38.0, other=1.0),
+        "window": Window(accumulation_steps=2, effective_batch_size=16, schedule=[(0, 4), (8, 16), (20, 32)]),
+        "noise": Noise(scale=40.0, low=30.0, high=55.0),
+        "hbm": Hbm(device=rank, name="GH200", used_bytes=60 * GB, free_bytes=36 * GB, total_bytes=96 * GB, allocated_bytes=50 * GB),
+        "managed": Managed(bytes=9 * GB, kinds={"caches": 9 * GB}, prefers={"cpu": 6 * GB, "gpu": 3 * GB}, limit_bytes=90 * GB),
+        "host_memory": Host(resident_bytes=5 * GB, shared_bytes=2 * GB, available_bytes=300 * GB),
+        "datasets": {"photos": Dataset(bytes=2 * GB, files=1000)},
+        "caches": Caches(
+            entries=500, hits=900, misses=500, misses_in_training=3, waited_seconds=1.5, filled_bytes=8 * GB,
+            arena_bytes=9 * GB, managed=True, preload=Preload(entries=497, offered=500, bytes=8 * GB, finished=False),
+        ),
+        "hints": {"cache_prefetch": {"applied": 20, "resident": 900}},
+        "copies": Copies(count=20, bytes=GB),
+        "cost": Cost(cpu_seconds=0.4, wall_seconds=700, percent=0.06),
+    }  # fmt: skip
+    return Record(**facts | changes)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    folder = tmp_path / "output"
+    folder.mkdir()
+    for rank in range(2):
+        append(path_of(folder, rank), record(rank).line())
+    return folder
+
+
+def shown(folder: Path, columns: int = 110) -> str:
+    return "\n".join(page(read_folder(folder), columns))
+
+
+def watch(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    code = WATCH.format(arguments=list(arguments))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, env=environment)
+
+
+def test_watch_page_says_everything_a_record_has(output: Path) -> None:
+    text = shown(output)
+    for words in (
+        "running", "step 12 of 24", "loss 0.2500", "16 samples per step", "^ here", "40 samples (30 to 55)",
+        "60.0 GB of 96.0 GB", "50.0 GB in tensors", "caches 9.000 GB", "prefers cpu 6.000 GB, gpu 3.000 GB",
+        "5.000 GB resident, 2.000 GB of it shared, 300.0 GB available", "photos: 1000 files", "500 entries",
+        "900 hits, 500 reads from disk (3 of them in training, 1.5 s)", "497 of 500 entries", "at work",
+        "20 applied, 900 resident", "20 copies to the GPU", "data 0.100 s, compute 1.900 s", "rank 1", "0.06 %",
+    ):  # fmt: skip
+        assert words in text, (words, text)
+    assert text.index("^ here") - text.rindex("\n", 0, text.index("^ here")) < 60
+
+
+def test_watch_page_fits_narrow_terminals_and_bare_records(output: Path) -> None:
+    assert max(map(len, page(read_folder(output), 40))) <= 40
+    bare = dict.fromkeys(("window", "noise", "hbm", "managed", "host_memory", "caches", "copies", "cost", "loss"))
+    append(path_of(output, 0), record(seconds=Seconds(), hints={}, datasets={}, **bare).line())
+    assert "step 12 of 24" in shown(output)
+
+
+def test_watch_says_which_rank_is_missing_which_run_died_and_who_else_writes(output: Path) -> None:
+    path_of(output, 1).unlink()
+    assert "no file here of rank 1 of 2" in shown(output)
+    late = {"time": time.time() - 400, "began": time.time() - 800}
+    path_of(output, 0).write_bytes(record(problems={"NVML": "not found"}, **late).line())
+    assert "silent for 6 min" in shown(output) and "killed, or it hangs" in shown(output)
+    assert "rank 0: NVML: not found" in shown(output)
+    append(path_of(output, 0), record(run="another").line())
+    append(path_of(output, 0), record(**late | {"time": time.time() + 1}).line())
+    assert "1 other run(s) write into this folder too" in shown(output)
+
+
+def test_watch_once_as_json_for_scripts_without_torch(output: Path) -> None:
+    done = watch("--once", "--json", str(output))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (
+        told["state"] == "running"
+        and set(told["ranks"]) == {"0", "1"}
+        and told["schedule"] == [[0, 4], [8, 16], [20, 32]]
+    )
+    assert told["ranks"]["1"]["hbm"]["used_bytes"] == 60 * GB
+    plain = watch("--once", str(output))
+    assert plain.returncode == 0 and "step 12 of 24" in plain.stdout and "\x1b" not in plain.stdout
+
+
+def test_watch_without_a_name_takes_the_newest_run_below(output: Path) -> None:
+    other = output.parent / "jobs/first/output"
+    other.mkdir(parents=True)
+    append(path_of(other, 0), record(ranks=1, step=3).line())
+    os.utime(path_of(other, 0), (1, 1))
+    assert command.newest_below(output.parent) == output
+    for rank in range(2):
+        path_of(output, rank).unlink()
+    done = watch("--once", "--json", cwd=output.parent)
+    assert done.returncode == 0 and json.loads(done.stdout)["ranks"]["0"]["step"] == 3, done.stderr
+
+
+@pytest.mark.parametrize("where", ["empty", "missing", "nothing named"])
+def test_watch_where_nothing_is_names_the_fix(where: str, tmp_path: Path) -> None:
+    named = {"empty": [str(tmp_path)], "missing": [str(tmp_path / "no")], "nothing named": []}[where]
+    done = watch(*named, cwd=tmp_path)
+    assert done.returncode == 2 and "fix: " in done.stderr and str(tmp_path) in done.stderr and not done.stdout
+
+
+def test_watch_refuses_arguments_that_make_no_sense(output: Path) -> None:
+    for wrong in (["--json"], ["--every", "0"], ["--every", "soon"]):
+        done = watch(*wrong, str(output))
+        assert done.returncode == 2 and "error" in done.stderr, wrong
+
+
+def test_watch_refreshes_in_a_terminal_and_ends_well(output: Path) -> None:
+    code = WATCH.format(arguments=["--every", "0.1", str(output)])
+    stopped = f"import _thread, threading\nthreading.Timer(2, _thread.interrupt_main).start()\n{code}"
+    seen = in_terminal([sys.executable, "-c", stopped], 80, ROOT, os.environ | {"PYTHONPATH": str(ROOT)})
+    assert seen.code == 0 and any("step 12 of 24" in line for line in seen.lines), seen.lines
