@@ -105,6 +105,14 @@ def placed_latent(latent: Any) -> Any | None:
     return place(latent)
 
 
+def moved_together(latents: list[Any]) -> list[Any]:
+    if StateHooks._gh200_run is None:
+        return latents
+    from .caches.sites import moved_together as move
+
+    return move(latents)
+
+
 def known_finite(tensor: Any) -> bool:
     from .caches.sites import known_finite as known
 

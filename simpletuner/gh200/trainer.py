@@ -80,6 +80,7 @@ class TrainerHooks:
         if current is not None:
             current.hints.settle_on(self.accelerator.device)
             bind_beside(current.hints.device)
+            self._place_gh200_caches(current)
         # First, so that both get what the ramp adds to each step's entry.
         self._prepare_gh200_telemetry(current)
         run_log.follow(self)
@@ -99,6 +100,19 @@ class TrainerHooks:
             from .telemetry.sites import RunTelemetry
 
             self._gh200_telemetry = RunTelemetry(self, current)
+
+    def _place_gh200_caches(self, current: Any) -> None:
+        """While the GPU is still idle: how held latents will get there."""
+        if self.accelerator is None or not current.options.kinds:
+            return
+        from .caches.sites import device_known
+        from .preflight.size import latent_batch
+        from .settings.dataset_file import entries_of_file
+
+        keys = ("resolution", "resolution_type", "train_batch_size")
+        config = {key: getattr(self.config, key, None) for key in keys}
+        entries = entries_of_file(getattr(self.config, "data_backend_config", None)) or []
+        device_known(current, self.accelerator.device, *latent_batch(entries, config))
 
     def _begin_gh200_pools(self, current: Any) -> None:
         if current is not None and self.accelerator is not None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+from on_stand_in import Trained, trained
 
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
-from gh200_lab.tiny.run import Run, weights
-from tests.gpu_stand_in.stand_in import HERE, CannotBuild, build
+from gh200_lab.tiny.run import Run
+from tests.gpu_stand_in.needed import stand_in_or_skip
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
@@ -29,27 +27,11 @@ RAMP = {
     "batch_rampup_steps": 3,
 }
 BF16_STEP = 2**-8
-ON = {"cache_config": UNIFIED, "gh200_optimizations": HINTS}
+# Copies are counted here: how latents get to the GPU is not left to a measurement.
+ON = {"cache_config": UNIFIED | {"placement": "managed"}, "gh200_optimizations": HINTS}
 RAMPED = {"cache_config": UNIFIED, "gh200_optimizations": HINTS | RAMP}
-# As Accelerate's launcher sets it; the other two make a run comparable with one on the CPU, and one with gloo possible.
-VARIABLES = {"ACCELERATE_MIXED_PRECISION": "bf16", "STAND_IN_RANDOM": "cpu", "STAND_IN_BACKEND": "gloo"}
-
-
-@dataclass(frozen=True)
-class Ran:
-    run: Run
-    report: Path
-
-    @cached_property
-    def trainers(self) -> list[dict[str, Any]]:
-        """The reports of the processes that trained, by the device each used."""
-        told = [json.loads(line) for line in self.report.read_text().splitlines()]
-        mine = [one for one in told if any(one.get("device_bytes_peak", ()))]
-        return sorted(mine, key=lambda one: [bool(peak) for peak in one["device_bytes_peak"]], reverse=True)
-
-    def bits(self) -> tuple[list[str], list[str], dict[str, str]]:
-        """Ranks write their lines as they come."""
-        return sorted(self.run.micro_losses()), sorted(self.run.updates()), weights(self.run.output)
+# As Accelerate's launcher sets it; the other makes a run comparable with one on the CPU.
+VARIABLES = {"ACCELERATE_MIXED_PRECISION": "bf16", "STAND_IN_RANDOM": "cpu"}
 
 
 class StandIn:
@@ -69,37 +51,35 @@ class StandIn:
         cold: bool = True,
         code: int | None = 0,
         **changes: Any,
-    ) -> Ran:
-        report = self.folder / f"{name}.jsonl"
-        report.unlink(missing_ok=True)
-        prefix = (str(HERE / "run.sh"), "--devices", str(ranks), *options, "--report", str(report))
+    ) -> Trained:
         self.lab.entry_changes = IN_RAM if in_ram else {}
-        launcher = Launcher(gpu=True, ranks=ranks, prefix=prefix)
-        run = self.lab.watched(name, launcher=launcher, cold=cold, variables=VARIABLES, **CONFIG | changes)
-        assert code is None or run.code == code, run.text[-4000:]
-        return Ran(run, report)
+
+        def start(name: str, launcher: Launcher, variables: dict[str, str]) -> Run:
+            given = VARIABLES | variables
+            return self.lab.watched(name, launcher=launcher, cold=cold, variables=given, **CONFIG | changes)
+
+        ran = trained(self.folder, name, *options, ranks=ranks, start=start)
+        assert code is None or ran.run.code == code, ran.run.text[-4000:]
+        return ran
 
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
+    stand_in_or_skip()
     return StandIn(tmp_path_factory.mktemp("stand_in"))
 
 
 @pytest.fixture(scope="module")
-def off(stand_in: StandIn) -> Ran:
+def off(stand_in: StandIn) -> Trained:
     return stand_in.train("off")
 
 
 @pytest.fixture(scope="module")
-def on(stand_in: StandIn) -> Ran:
+def on(stand_in: StandIn) -> Trained:
     return stand_in.train("on", in_ram=True, **ON)
 
 
-def check_clean(ran: Ran, ranks: int) -> None:
+def check_clean(ran: Trained, ranks: int) -> None:
     """Nothing a GPU would refuse, nothing left of ours, no kernel without code; each rank on its own device only."""
     devices = [[bool(peak) for peak in report["device_bytes_peak"]] for report in ran.trainers]
     assert devices == [[device == rank for device in range(ranks)] for rank in range(ranks)], devices
@@ -109,16 +89,16 @@ def check_clean(ran: Ran, ranks: int) -> None:
         assert report["copies"]["device_to_other_device"]["count"] == 0
 
 
-def test_stand_in_training_is_the_same_to_the_bit_with_all_but_the_ramp(off: Ran, on: Ran) -> None:
+def test_stand_in_training_is_the_same_to_the_bit_with_all_but_the_ramp(off: Trained, on: Trained) -> None:
     assert on.bits() == off.bits()
-    losses, updates, trained = on.bits()
-    assert len(losses) == len(set(updates)) == STEPS and trained
+    losses, updates, kept = on.bits()
+    assert len(losses) == len(set(updates)) == STEPS and kept
     assert "GH200" not in off.run.text and f"Staged {2 * PICTURES} files" in on.run.text
     check_clean(on, 1)
     check_clean(off, 1)
 
 
-def test_stand_in_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Ran, on: Ran) -> None:
+def test_stand_in_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Trained, on: Trained) -> None:
     (stock,), (ours,) = off.trainers, on.trainers
     latents = STEPS * BATCH
     fewer = stock["copies"]["host_to_device"]["count"] - ours["copies"]["host_to_device"]["count"]
@@ -140,21 +120,21 @@ def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(sta
     assert max(apart) < BF16_STEP, apart
 
 
-def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: StandIn, on: Ran) -> None:
+def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: StandIn, on: Trained) -> None:
     """On the caches of a run with one rank: upstream's ranks race for the pictures of a new cache (UNIFIED_MEMORY.md)."""
     check_clean(on, 1)
     two_off = stand_in.train("two-off", ranks=2, cold=False)
     two_on = stand_in.train("two-on", ranks=2, cold=False, in_ram=True, **ON)
     assert two_on.bits() == two_off.bits()
-    losses, updates, trained = two_on.bits()
-    assert len(losses) == 2 * STEPS and len(updates) == 2 * STEPS and len(set(updates)) == STEPS and trained
+    losses, updates, kept = two_on.bits()
+    assert len(losses) == 2 * STEPS and len(updates) == 2 * STEPS and len(set(updates)) == STEPS and kept
     check_clean(two_off, 2)
     check_clean(two_on, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["cdmm", "pcie"])
-def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: StandIn, off: Ran, mode: str) -> None:
+def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: StandIn, off: Trained, mode: str) -> None:
     on = stand_in.train(mode, "--mode", mode, in_ram=True, **ON)
     assert on.bits() == off.bits()
     check_clean(on, 1)
@@ -163,7 +143,7 @@ def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: StandIn, off: Ra
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 17, 101])
-def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: StandIn, off: Ran, every: int) -> None:
+def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: StandIn, off: Trained, every: int) -> None:
     """It ends well, with the right bytes; or with one clear error."""
     ran = stand_in.train(f"every-{every}", "--fail-every", str(every), in_ram=True, code=None, **ON)
     if ran.run.code == 0:
@@ -177,3 +157,32 @@ def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: StandIn, off: Ran
         assert report["unhandled_launches"] == 0
         left = {what: count for what, count in report["left"]["driver"].items() if count}
         assert set(left) <= {"contexts"}, left
+
+
+def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(stand_in: StandIn, off: Trained) -> None:
+    pinned = stand_in.train("pinned", in_ram=True, **_placed("pinned"))
+    assert pinned.bits() == off.bits()
+    check_clean(pinned, 1)
+    told = pinned.run.end["runtime"]["measured"]
+    assert (
+        told["Cache placement"]["way"] == "pinned" and told["Unified memory"]["caches"]["batches_in_one_copy"] == STEPS
+    )
+    assert "one pinned buffer, one copy a batch" in pinned.run.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["hbm", "auto"])
+def test_cache_placement_of_every_kind_trains_to_the_bit(stand_in: StandIn, placement: str) -> None:
+    """Two epochs and more: what stays in HBM after the first steps is read from there."""
+    longer = {"max_train_steps": 3 * STEPS}
+    stock = stand_in.train("longer", **longer)
+    placed = stand_in.train(placement, in_ram=True, **_placed(placement) | longer)
+    assert placed.bits() == stock.bits()
+    check_clean(placed, 1)
+    told = placed.run.end["runtime"]["measured"]["Cache placement"]
+    assert (placement == "auto") == ("milliseconds" in told) and told["asked"] == placement, told
+    assert placement == "auto" or placed.run.end["runtime"]["measured"]["Unified memory"]["hbm_share"]["given"] > 0
+
+
+def _placed(placement: str) -> dict[str, Any]:
+    return ON | {"cache_config": UNIFIED | {"placement": placement}}

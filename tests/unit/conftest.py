@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_stand_in.stand_in import CannotBuild, Machine, build
+from tests.gpu_stand_in.needed import stand_in_or_skip
+from tests.gpu_stand_in.stand_in import Machine
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +18,5 @@ def _light_imports(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     """Python behind the stand-in driver."""
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
+    stand_in_or_skip()
     return Machine(None, tmp_path / "calls.log")

@@ -128,7 +128,8 @@ ON_THE_DRIVER = """
 import torch
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
-from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget, CudaBytes
+from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget
+from simpletuner.gh200.memory.cuda_bytes import CudaBytes
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.caches.arena import TensorArena
 begin_memory_run(CacheOptions(hints=True))
@@ -143,7 +144,8 @@ def test_arena_managed_blocks_are_advised_once_and_freed_newest_first(machine: M
         + """
 slots = [arena.hold(torch.full((1 << 18,), float(n))) for n in range(4)]
 assert [slot.tensor[-1].item() for slot in slots] == [0, 1, 2, 3]
-interface = CudaBytes(slots[3].block, slots[3].offset, slots[3].span).__cuda_array_interface__
+block = slots[3].block
+interface = CudaBytes(block.buffer, block.pointer + slots[3].offset, slots[3].span).__cuda_array_interface__
 assert interface["data"] == (slots[3].tensor.data_ptr(), False) and interface["shape"] == (1 << 20,)
 del slots
 assert arena.close() == 0

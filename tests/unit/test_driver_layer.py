@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu_stand_in.needed import stand_in_or_skip
 from tests.gpu_stand_in.stand_in import ROOT, CannotBuild, Machine, build, old_bindings
 
 PREAMBLE = """
@@ -157,10 +158,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 def test_driver_old_interface_is_caught(tmp_path: Path) -> None:
     """What the old fork did: a device number where a location belongs. Two of three are refused, the third goes astray."""
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
+    stand_in_or_skip()
     machine = Machine(None, tmp_path / "calls.log")
     machine.run(
         PREAMBLE

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_stand_in.stand_in import HERE, ROOT, CannotBuild, Ran, build, run
+from tests.gpu_stand_in.needed import stand_in_or_skip
+from tests.gpu_stand_in.stand_in import HERE, ROOT, Ran, run
 
 CHECKS = HERE / "checks"
 SMALL = ["--devices", "2", "--hbm-mb", "4", "--managed-mb", "64"]
@@ -24,16 +25,14 @@ RUNS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "beyond_hbm": ("beyond_hbm", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"], {}),
     "cache_placement": ("cache_placement", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
     "telemetry": ("telemetry", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"], {}),
+    "cache_placement_cdmm": ("cache_placement", ["--devices", "2", "--hbm-mb", "256", "--mode", "cdmm"], {}),
     "torch": ("torch_device", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
 }
 
 
 @pytest.fixture(autouse=True)
 def _needs_a_compiler() -> None:
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
+    stand_in_or_skip()
 
 
 @cache

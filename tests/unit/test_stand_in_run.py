@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu_stand_in import stand_in
+from tests.gpu_stand_in.needed import stand_in_or_skip
 from tests.gpu_stand_in.stand_in import HERE, NO_COMPILER, CannotBuild, build, clean_environment, run
 
 RUN = HERE / "run.sh"
@@ -35,10 +36,7 @@ print([call("cuDeviceGetCount", ctypes.byref(ctypes.c_int())) for _ in range(8)]
 
 @pytest.fixture(autouse=True)
 def _needs_a_compiler() -> None:
-    try:
-        build()
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
+    stand_in_or_skip()
 
 
 def asked(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

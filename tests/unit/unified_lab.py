@@ -61,4 +61,6 @@ class Cache:
 
 
 def unified(**options: Any) -> CacheOptions:
-    return CacheOptions(kinds=frozenset({"vae", "text", "image_embed", "distillation"}), hints=True, **options)
+    kinds = frozenset({"vae", "text", "image_embed", "distillation"})
+    # What the driver is asked for is counted: no measurement decides.
+    return CacheOptions(**{"kinds": kinds, "hints": True, "placement": "managed"} | options)

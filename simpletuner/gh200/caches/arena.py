@@ -15,9 +15,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..memory import hints as uvm
 from ..memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from ..memory.limits import memory_limits
-from ..memory.pages import extent
+from ..memory.one_copy import bytes_of
+from ..memory.pages import aligned, extent
 from ..memory.places import places
-from .blocks import NO_BYTES, ArenaFull, Block, CacheBudget, Reserved, Slot, aligned
+from .blocks import NO_BYTES, ArenaFull, Block, CacheBudget, Reserved, Slot
 
 if TYPE_CHECKING:
     from ..settings.schema import AccessPattern
@@ -50,7 +51,14 @@ class ArenaStats:
 class TensorArena:
     """Packs tensors into blocks; a freed place is used again once no tensor refers to it any more."""
 
-    def __init__(self, budget: CacheBudget, consumer: Consumer, block_size: int = BLOCK_SIZE) -> None:
+    def __init__(
+        self,
+        budget: CacheBudget,
+        consumer: Consumer,
+        block_size: int = BLOCK_SIZE,
+        *,
+        in_managed_memory: bool = True,
+    ) -> None:
         self._budget, self._consumer, self._block_size = budget, consumer, block_size
         self._lock = threading.Lock()
         self._blocks: list[Block] = []
@@ -60,7 +68,7 @@ class TensorArena:
         # Why there is no further block; asking again costs more than reading the entry from its file.
         self._refused: str | None = None
         self.device = uvm.cuda_device()
-        self._driver = self._managed_driver()
+        self._driver = self._managed_driver() if in_managed_memory else None
 
     def _managed_driver(self) -> Driver | None:
         driver = load_driver()
@@ -81,9 +89,8 @@ class TensorArena:
         (place,) = self.reserve(span)
         if span:
             with torch.inference_mode(False), torch.no_grad():
-                first_byte = source.storage_offset() * source.element_size()
-                flat = torch.empty(0, dtype=torch.uint8).set_(source.untyped_storage(), first_byte, (span,), (1,))
-                torch.frombuffer(place.buffer, dtype=torch.uint8, count=span, offset=place.offset).copy_(flat)
+                there = torch.frombuffer(place.buffer, dtype=torch.uint8, count=span, offset=place.offset)
+                there.copy_(bytes_of(source))
         return self.filled(place, source.dtype, tuple(source.shape), source.stride())
 
     def reserve(self, *spans: int) -> list[Reserved]:
@@ -223,6 +230,7 @@ class TensorArena:
         """Forget a slot; its place is used again when the last tensor that shares it is gone."""
         if slot.block is None:
             return
+        let_go(slot)
         views = [tensor for tensor in (slot.tensor, slot.cuda) if tensor is not None]
         size = aligned(slot.span)
         with self._lock:
@@ -231,6 +239,22 @@ class TensorArena:
             self._tensors -= 1
             self._payload -= slot.span
             self._refused = None
+
+    @property
+    def leaving(self) -> int:
+        """Bytes of dropped entries that somebody still reads."""
+        return sum(size for _, _, _, size in tuple(self._retired))
+
+    def shrink(self) -> int:
+        """Free the blocks in which nothing is held any more; returns their bytes."""
+        with self._lock:
+            self._reclaim()
+            # Something that is being read keeps its block until the next time.
+            empty = [block for block in self._blocks if not block.live and not block.in_use]
+            for block in empty:
+                self._blocks.remove(block)
+                self._free_block(block)
+            return sum(block.size for block in empty)
 
     def _reclaim(self) -> None:
         free = [all(ref.expired() for ref in refs) for refs, *_ in self._retired]
@@ -282,10 +306,20 @@ class TensorArena:
                     left += 1
                     block.free_after_the_last_tensor()
                     continue
-                try:
-                    block.free()
-                except CudaError as error:
-                    # At exit the driver may have gone first, and has then freed everything itself.
-                    level = logging.DEBUG if error.device_gone else logging.WARNING
-                    logger.log(level, "GH200 arena: %s", error)
+                self._free_block(block)
             return left
+
+    def _free_block(self, block: Block) -> None:
+        try:
+            block.free()
+        except CudaError as error:
+            # At exit the driver may have gone first, and has then freed everything itself.
+            level = logging.DEBUG if error.device_gone else logging.WARNING
+            logger.log(level, "GH200 arena: %s", error)
+
+
+def let_go(slot: Slot) -> None:
+    """Its copy in HBM, if it has one, and that part of the share."""
+    if slot.resident is not None:
+        slot.resident = None
+        uvm.current().share.give_back(slot.span)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..memory.cuda_bytes import cuda_bytes
 from ..memory.driver import CudaError, Driver, ManagedRange
+from ..memory.one_copy import as_seen
 from ..memory.pages import covering_pages
 
-ALIGNMENT = 256
 _cuda_lock = threading.Lock()
 
 
@@ -25,20 +26,37 @@ class ArenaFull(Exception):
 
 
 class CacheBudget:
-    """The byte limit several arenas share; counts packed bytes, padding included. `others` are bytes that come first."""
+    """The bytes several arenas may have together: a limit of their own, and what torch's pools leave of the shared one.
 
-    def __init__(self, limit: int | None, others: Callable[[], int] = lambda: 0) -> None:
-        self.limit, self.used = limit, 0
-        self._others = others
+    Packed bytes, padding included. Pools come first: they grow without asking, and `excess` says what caches then give up.
+    """
+
+    def __init__(self, limit: int | None, shared: int | None = None, pools: Callable[[], int] = lambda: 0) -> None:
+        self._own, self._shared, self._pools = limit, shared, pools
+        self.used = 0
         self._lock = threading.Lock()
+
+    @property
+    def limit(self) -> int | None:
+        bounds = [bound for bound in (self._own, self._left()) if bound is not None]
+        return min(bounds) if bounds else None
+
+    def _left(self) -> int | None:
+        return None if self._shared is None else max(0, self._shared - self._pools())
 
     def take(self, size: int) -> None:
         with self._lock:
-            others = self._others()
-            if self.limit is not None and others + self.used + size > self.limit:
-                beside = f" and {others} by torch's pools" if others else ""
-                raise ArenaFull(f"the limit of {self.limit} bytes is reached ({self.used} used{beside}, {size} wanted)")
+            limit = self.limit
+            if limit is not None and self.used + size > limit:
+                pools = self._pools()
+                beside = f" beside {pools} of torch's pools" if pools else ""
+                raise ArenaFull(f"the limit of {limit} bytes{beside} is reached ({self.used} used, {size} wanted)")
             self.used += size
+
+    def excess(self) -> int:
+        """Bytes that are held although torch's pools have their room by now."""
+        left = self._left()
+        return 0 if left is None else max(0, self.used - left)
 
     def give_back(self, size: int) -> None:
         with self._lock:
@@ -102,14 +120,16 @@ class Reserved:
 NO_BYTES = Reserved(None, 0, 0)
 
 
-def aligned(span: int) -> int:
-    return -(-span // ALIGNMENT) * ALIGNMENT
-
-
 class Slot:
-    """One held tensor: its view, the version it had when nothing had written to it, and its twin on the GPU."""
+    """One held tensor: its view, the version it had when nothing had written to it, and its twins on the GPU.
 
-    __slots__ = ("block", "cuda", "cuda_version", "finite", "moved", "offset", "span", "tensor", "version")
+    `cuda` is a view of the same bytes, `resident` a copy of them in HBM.
+    """
+
+    __slots__ = (
+        "block", "cuda", "cuda_version", "finite", "moved", "offset", "resident", "resident_version", "span", "tensor",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, tensor: torch.Tensor, block: Block | None, offset: int, span: int) -> None:
         self.tensor, self.block, self.offset, self.span = tensor, block, offset, span
@@ -117,7 +137,8 @@ class Slot:
         self.finite: bool | None = None
         self.moved = False
         self.cuda: torch.Tensor | None = None
-        self.cuda_version = 0
+        self.resident: torch.Tensor | None = None
+        self.cuda_version = self.resident_version = 0
 
     @property
     def managed(self) -> bool:
@@ -140,30 +161,23 @@ class Slot:
             assert self.block is not None
             with _cuda_lock, torch.inference_mode(False), torch.no_grad():
                 if self.cuda is None:
-                    source = CudaBytes(self.block, self.offset, self.span)
-                    flat = torch.as_tensor(source, device=f"cuda:{self.block.device}")
-                    cuda = flat.view(self.tensor.dtype).as_strided(self.tensor.shape, self.tensor.stride())
+                    block = self.block
+                    flat = cuda_bytes(block.buffer, block.pointer + self.offset, self.span, block.device)
+                    cuda = as_seen(flat, self.tensor)
                     self.cuda_version, self.cuda = cuda._version, cuda
         return self.cuda
 
+    def keep(self, resident: torch.Tensor) -> None:
+        self.resident_version, self.resident = resident._version, resident
+
     @property
     def written_to(self) -> bool:
-        cuda = self.cuda
-        return self.tensor._version != self.version or (cuda is not None and cuda._version != self.cuda_version)
-
-
-class CudaBytes:
-    """Managed bytes as torch's CUDA importer wants to see them; keeps the block's buffer alive."""
-
-    def __init__(self, block: Block, offset: int, span: int) -> None:
-        self._buffer = block.buffer
-        self.__cuda_array_interface__ = {
-            "shape": (span,),
-            "typestr": "|u1",
-            "data": (block.pointer + offset, False),
-            "version": 3,
-            "strides": None,
-        }
+        cuda, resident = self.cuda, self.resident
+        return (
+            self.tensor._version != self.version
+            or (cuda is not None and cuda._version != self.cuda_version)
+            or (resident is not None and resident._version != self.resident_version)
+        )
 
 
 def holdable(tensor: torch.Tensor) -> bool:

@@ -15,8 +15,10 @@ from ..memory.pinning import pinning_impossible
 from ..run import UNIFIED_MEMORY, Run, current
 from .adaptive import BatchWatch
 from .arena import Consumer
+from .batches import FINITE, Batches, known_to_be_finite
 from .blocks import Slot
 from .next_batch import NextBatch
+from .placement import Placement
 from .preload import Preload
 from .store import CacheStore
 from .tier import ON_THIS_MACHINE, UnifiedCacheTier
@@ -41,6 +43,7 @@ class HeldCaches:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.store: CacheStore | None = None
+        self.batches: Batches | None = None
         self.preload: Preload | None = None
         self.watch = BatchWatch() if run.options.adaptive_prefetch and run.options.prefetch else None
         self.next_batch = NextBatch(run.hints)
@@ -51,7 +54,11 @@ class HeldCaches:
 
     def opened(self) -> CacheStore:
         if self.store is None:
-            self.store = CacheStore(self.run.options, self.run.bytes_in_pools)
+            placement = self.run.part(Placement)
+            store = CacheStore(self.run.options, self.run.bytes_in_pools, in_managed_memory=placement.way == "managed")
+            if placement.moves:
+                self.batches = Batches(store, placement, self.run.hints)
+            self.store = store
         return self.store
 
     def _may_move(self, pointer: int, size: int) -> bool:
@@ -75,6 +82,8 @@ class HeldCaches:
             caches["preload"] = self.preload.report()
         if self.watch is not None:
             caches["adaptive_prefetch"] = self.watch.adaptive.report()
+        if self.batches is not None:
+            caches |= self.batches.report()
         return self.run.hints.report() | {"caches": caches, "note": LIMITS_OF_THIS}
 
     def _summarise(self) -> None:
@@ -90,12 +99,20 @@ class HeldCaches:
         self.next_batch.forget()
         if self.store is not None:
             self.store.close()
+        if self.batches is not None:
+            self.batches.close()
 
 
 def begin(run: Run) -> None:
     """The memory part of a run that has one: reported while it lasts, freed when it ends."""
     if run.options.hints or run.options.kinds:
         run.measure(UNIFIED_MEMORY, run.part(HeldCaches).report)
+
+
+def device_known(run: Run, device: torch.device, batch_bytes: int, entries: int) -> None:
+    """Before anything is held or loaded: how batches of about that size get to the GPU."""
+    if run.options.kinds:
+        run.part(Placement).decide(device, batch_bytes, entries)
 
 
 def _in_use() -> HeldCaches | None:
@@ -152,15 +169,21 @@ def upstream_prefetches(args: Any) -> bool:
 
 
 def micro_batch_begins(optimizer_step: int) -> None:
-    """Once training has taken its own memory, the caches are told how much of HBM is left for them."""
+    """Once training has taken its own memory, the caches are told how much of HBM is left for them; later what is not."""
     held = _in_use()
-    if held is not None and held.store is not None and held.watch is not None:
+    if held is None or held.store is None:
+        return
+    if held.watch is not None:
         held.watch.micro_batch_begins(held.store.waited)
-    if held is None or held.store is None or not held.store.managed or not held.run.hints.share.due(optimizer_step):
+    held.store.give_way()
+    if held.batches is not None and held.batches.training_wants_more():
+        held.batches.give_way("training needs more than it did in its first steps")
+    share = held.run.hints.share
+    if not (held.store.managed or share.by_entry) or not share.due(optimizer_step):
         return
 
     def measure(driver: Driver) -> uvm.Outcome:
-        held.run.hints.share.measured(*driver.memory_info(uvm.cuda_device()))
+        share.measured(*driver.memory_info(uvm.cuda_device()))
         return uvm.Outcome.APPLIED
 
     if uvm.attempt("hbm_share", measure) is uvm.Outcome.APPLIED:
@@ -185,12 +208,19 @@ def _placed(held: HeldCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
         _is_finite(slot)  # now, while the pages are still on the CPU
         _prefetch(held, slot)
         return slot.cuda_view().detach()
+    if held.batches is not None and held.batches.together:
+        _is_finite(slot)  # now, in one of the threads that read
+        return tensor
     if pinning_impossible(torch.backends.mps.is_available()):
         return tensor
     pinned = tensor.pin_memory()
-    if _is_finite(slot):
-        pinned._gh200_finite = pinned._version  # type: ignore[attr-defined]
-    return pinned
+    return known_to_be_finite(pinned) if _is_finite(slot) else pinned
+
+
+def moved_together(latents: list[Any]) -> list[Any]:
+    """The latents of a batch that is complete; those that are held go to the GPU at once."""
+    held = _in_use()
+    return latents if held is None or held.batches is None else held.batches.on_the_gpu(latents)
 
 
 def _prefetch(held: HeldCaches, slot: Slot) -> None:
@@ -207,7 +237,7 @@ def known_finite(tensor: torch.Tensor) -> bool:
     if held is None or held.store is None:
         return False
     held.next_batch.go()
-    mark: int | None = getattr(tensor, "_gh200_finite", None)
+    mark: int | None = getattr(tensor, FINITE, None)
     if mark is not None:
         return mark == tensor._version
     slot = held.store.slot_of(tensor)

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import torch
 
+from ..memory.pages import aligned
 from ..settings.cache_options import CacheOptions
 from .arena import ArenaStats, Consumer, TensorArena
 from .blocks import ArenaFull, CacheBudget, Slot
 from .entry import Entry, NotHoldable, build, take_in
-from .limit import byte_limit
+from .limit import shared_limit
 from .reader import EntryReader, Read, Signature, signature_of
 
 logger = logging.getLogger("gh200.cache")
@@ -39,8 +40,11 @@ def file_signature(path: str) -> Signature:
 class CacheStore:
     """All unified-memory entries of this process, by file; caches that share a directory share entries."""
 
-    def __init__(self, options: CacheOptions, pools: Callable[[], int] = lambda: 0) -> None:
-        self._budget = CacheBudget(byte_limit(options), pools)
+    def __init__(
+        self, options: CacheOptions, pools: Callable[[], int] = lambda: 0, *, in_managed_memory: bool = True
+    ) -> None:
+        self._budget = CacheBudget(options.memory_limit, shared_limit(options), pools)
+        self._in_managed_memory = in_managed_memory
         self._arenas: dict[Consumer, TensorArena] = {}
         self._entries: dict[str, Entry] = {}
         self._by_pointer: dict[int, Slot] = {}
@@ -182,7 +186,7 @@ class CacheStore:
     def arena(self, consumer: Consumer) -> TensorArena:
         with self._lock:
             if consumer not in self._arenas:
-                self._arenas[consumer] = TensorArena(self._budget, consumer)
+                self._arenas[consumer] = TensorArena(self._budget, consumer, in_managed_memory=self._in_managed_memory)
             return self._arenas[consumer]
 
     def drop(self, key: str) -> int:
@@ -246,6 +250,34 @@ class CacheStore:
                 return
             self._said.add(once)
         logger.warning(message)
+
+    def give_way(self) -> None:
+        """Where torch's pools have grown into what is held here, the entries that came last are dropped."""
+        if not self._budget.excess():
+            return
+        with self._lock:
+            arenas = self._arenas.values()
+            freed = sum(arena.shrink() for arena in arenas)
+            # What was dropped before and is still being read comes back by itself.
+            wanted, dropped = self._budget.excess() - sum(arena.leaving for arena in arenas), 0
+            for key in reversed(tuple(self._entries)):
+                if wanted <= 0:
+                    break
+                wanted -= sum(aligned(slot.span) for slot in self._entries[key].slots)
+                self.drop(key)
+                dropped += 1
+            freed += sum(arena.shrink() for arena in arenas)
+            self.counts["dropped_for_pools"] += dropped
+        logger.debug("GH200 caches: %d entries were dropped for torch's pools, %d bytes freed", dropped, freed)
+        self._say(
+            "pools",
+            f"GH200 caches: torch's pools have grown, and come first: {dropped} entries are dropped; they and others "
+            "that find no room are read from disk",
+        )
+
+    def slots(self) -> list[Slot]:
+        with self._lock:
+            return [slot for entry in self._entries.values() for slot in entry.slots]
 
     @property
     def managed(self) -> bool:

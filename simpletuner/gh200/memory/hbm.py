@@ -33,6 +33,8 @@ class HbmShare:
     def __init__(self) -> None:
         self.bytes: int | None = None
         self.given = 0
+        # Whether entries have it one by one, as copies of their own; pages of managed memory then stay where they are.
+        self.by_entry = False
         self._first_step: int | None = None
         self._lock = threading.Lock()
 
@@ -48,10 +50,27 @@ class HbmShare:
 
     def take(self, wanted: int) -> int:
         """Whole pages, as many of the wanted bytes as are left."""
+        if self.by_entry:
+            return 0
         with self._lock:
             size = max(0, min(wanted, (self.bytes or 0) - self.given)) // PAGE * PAGE
             self.given += size
             return size
+
+    def take_all(self, wanted: int) -> bool:
+        """Every one of the wanted bytes, or none."""
+        with self._lock:
+            enough = self.given + wanted <= (self.bytes or 0)
+            self.given += wanted if enough else 0
+            return enough
+
+    def short(self, free: int, total: int) -> bool:
+        """Whether training has taken most of the margin, and wants back what caches have."""
+        return self.by_entry and self.given > 0 and free < int(total * MARGIN) // 2
+
+    def close(self) -> None:
+        """Nothing more is given in this run."""
+        self.bytes = 0
 
     def give_back(self, size: int) -> None:
         with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,12 +16,10 @@ from ..errors import GH200Error
 from ..memory.limits import GB
 from ..settings.keys import DATASETS_FILE_KEY
 from .judging import UNJUDGED, judge_config, judge_ramp, staging_options
+from .size import latent_bytes
 
 if TYPE_CHECKING:
     from ..settings.schema import CodecName, Settings
-
-# A latent of 16 channels at an eighth of the edge, in bf16, takes half a byte for every pixel.
-_LATENT_BYTES_PER_PIXEL = 0.5
 
 
 @dataclass(frozen=True)
@@ -184,16 +181,9 @@ def _codec(name: CodecName | None) -> tuple[Codec | None, str]:
 
 def _latents(listing: Listing, entry: Mapping[str, Any]) -> int:
     """Rough, and only for images: every picture at the dataset's resolution."""
-    try:
-        edge = float(entry.get("resolution", 1024))
-    except (TypeError, ValueError):
-        return 0
-    if not math.isfinite(edge):
-        return 0
-    pixels = edge * 1e6 if entry.get("resolution_type") == "area" else edge * edge
     images = Kinds().images
     count = sum(os.path.splitext(name)[1].lower().lstrip(".") in images for name, _ in listing.names)
-    return int(count * pixels * _LATENT_BYTES_PER_PIXEL)
+    return count * latent_bytes(entry, {})
 
 
 def _caches(settings: Settings, datasets: tuple[Dataset, ...]) -> Caches | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import AccessPattern, Settings
+    from .schema import AccessPattern, PlacementName, Settings
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class CacheOptions:
     access_pattern: AccessPattern = "gpu_first"
     oversubscription_ratio: float = 5.0
     memory_limit: int | None = None
+    placement: PlacementName = "auto"
     prefetch: bool = True
     preload: bool = True
     adaptive_prefetch: bool = False
@@ -36,6 +37,7 @@ class CacheOptions:
             access_pattern=settings.optimizations.uvm_access_pattern,
             oversubscription_ratio=settings.optimizations.uvm_oversubscription_ratio,
             memory_limit=None if limit is None else int(limit * 10**9),
+            placement=settings.caches.placement,
             prefetch=settings.caches.prefetch and not upstream_prefetches,
             preload=settings.caches.preload,
             adaptive_prefetch=settings.caches.adaptive_prefetch,

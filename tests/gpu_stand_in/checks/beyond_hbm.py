@@ -196,7 +196,7 @@ def check_batch_hints_leave_torchs_pools_alone() -> None:
 def check_caches_count_what_the_pools_have() -> None:
     run = begun(Trainer(), managed_memory="all", uvm_oversubscription_ratio=0.25)
     held = torch.empty(40 * MB, dtype=torch.uint8, device=DEVICE)
-    budget = CacheBudget(64 * MB, run.bytes_in_pools)
+    budget = CacheBudget(None, 64 * MB, run.bytes_in_pools)
     budget.take(20 * MB)
     try:
         budget.take(20 * MB)

@@ -1,8 +1,9 @@
-"""The ways of a batch to the GPU on the second of two devices: the same bits, one copy, and figures for each."""
+"""The ways of a batch to the GPU on the second of two devices: the same bits, figures for each, and who chooses."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,68 @@ import torch
 from gh200_lab.checkout import see_this_checkout
 
 see_this_checkout()
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
 
+from gh200_lab.memory_run import begin_memory_run, held, store  # noqa: E402
+from simpletuner.gh200.caches import sites  # noqa: E402
+from simpletuner.gh200.caches.placement import Placement  # noqa: E402
+from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.memory.one_copy import OneCopy, PinningRefused  # noqa: E402
-from simpletuner.gh200.memory.ways import WAYS, time_ways  # noqa: E402
+from simpletuner.gh200.memory.ways import WAYS, Timed, Timing, Way, time_ways  # noqa: E402
+from simpletuner.gh200.run import Run, end  # noqa: E402
+from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.settings.sources import read_settings  # noqa: E402
 from tests.gpu_stand_in.stand_in import read_log  # noqa: E402
+from tests.unit.unified_lab import Cache, FolderBackend  # noqa: E402
 
 DEVICE = 1
 MB = 1 << 20
+LATENT = (4, 128, 128)
+MODE = os.environ["STAND_IN_MODE"]
+
+
+def begun(placement: str, optimizations: dict[str, Any] | None = None, **seconds: float) -> Run:
+    """A run on the device; where timings are given, those are what a measurement finds."""
+    block = {"vae_cache_type": "unified_memory", "placement": placement}
+    settings = read_settings({"cache_config": block, "gh200_optimizations": optimizations or {}}, {})
+    run = begin_memory_run(CacheOptions.from_settings(settings), settings)
+    run.hints.device = DEVICE
+    timings: dict[Way, Timing] = {
+        way: Timing(seconds[way], seconds[way], seconds[way]) for way in WAYS if way in seconds
+    }
+
+    def injected(device: int, size: int, entries: int) -> Timed:
+        assert device == DEVICE and size >= 3 * MB and entries == 6
+        return Timed(size, entries, 1, timings, {"stock": "not measured here"})  # a failure is not remembered
+
+    if seconds:
+        os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()  # nothing is remembered
+        run.part(Placement).measure = injected
+    sites.device_known(run, torch.device("cuda", DEVICE), 3 * MB, 6)
+    return run
+
+
+def paths(count: int) -> list[str]:
+    folder = Path(tempfile.mkdtemp())
+    for number in range(count):
+        latent = torch.linspace(-1, 1 + number, LATENT[0] * LATENT[1] * LATENT[2]).view(LATENT).to(torch.bfloat16)
+        torch.save({"latents": latent}, folder / f"{number}.pt")
+    return [str(folder / f"{number}.pt") for number in range(count)]
+
+
+def collated(backend: Any, files: list[str]) -> torch.Tensor:
+    """As upstream's collate does it: placed one by one, checked, moved, stacked."""
+    loaded = [backend.torch_load(path) for path in files]
+    with torch.cuda.device(DEVICE):
+        placed = [sites.placed_latent(latent) or latent for latent in loaded]
+        latents = sites.moved_together([latent["latents"] for latent in placed])
+        assert all(sites.known_finite(latent) for latent in latents)
+        return torch.stack([latent.to(f"cuda:{DEVICE}") for latent in latents])
+
+
+def logged_copies() -> int:
+    return sum(name == "cudaMemcpyAsync" for name, _ in read_log(Path(os.environ["STAND_IN_LOG"])))
 
 
 def _driver() -> Driver:
@@ -118,3 +173,212 @@ def check_pinned_memory_that_is_refused_is_said() -> None:
         torch.empty = empty
     assert mover.move([torch.ones(8)])[0].sum().item() == 8
     mover.close()
+
+
+def check_every_placement_gives_the_same_bits_in_every_epoch() -> None:
+    files = paths(12)
+    plain = [torch.load(path)["latents"] for path in files]
+    for placement in ("managed", "pinned", "hbm", "auto"):
+        run = begun(placement)
+        backend = Cache(FolderBackend()).cache_data_backend
+        for step, epoch in enumerate((0, 1, 2, 3)):
+            sites.micro_batch_begins(step)
+            for order in (files[epoch:] + files[:epoch],):
+                for first in range(0, 12, 6):
+                    batch = collated(backend, order[first : first + 6])
+                    optimize_batch_for_gh200({"latents": batch})
+                    wanted = torch.stack([plain[files.index(path)] for path in order[first : first + 6]])
+                    assert torch.equal(batch.cpu(), wanted), (placement, epoch)
+        told = run.snapshot()["measured"]
+        assert told["Cache placement"]["asked"] == placement
+        assert told["Unified memory"]["caches"]["managed"] == (told["Cache placement"]["way"] == "managed"), told
+        end()
+
+
+def check_auto_follows_the_timings_it_is_given() -> None:
+    managed = "pinned" if MODE == "cdmm" else "managed"
+    cases = [
+        ({"managed": 1.0, "pinned": 2.0, "hbm": 3.0}, managed, False),
+        ({"managed": 2.0, "pinned": 1.0, "hbm": 3.0}, "pinned", False),
+        ({"managed": 2.0, "pinned": 3.0, "hbm": 1.0}, managed, True),
+        ({"managed": 1.0, "pinned": 1.02, "hbm": 0.99}, "pinned", False),
+        ({"managed": 3.0, "pinned": 2.0, "hbm": 1.0, "stock": 0.1}, "pinned", True),
+        ({"managed": 1.0, "hbm": 3.0}, managed, False),
+    ]
+    for seconds, way, resident in cases:
+        run = begun("auto", **seconds)
+        placement = run.part(Placement)
+        assert (placement.way, placement.resident) == (way, resident), (seconds, placement.report())
+        shown = run.snapshot()["measured"]["Cache placement"]["milliseconds"]
+        assert shown == {name: value * 1e3 for name, value in seconds.items()}
+        end()
+
+
+def check_a_measurement_is_made_once_and_shown() -> None:
+    asked = []
+    for _ in range(2):
+        block = {"vae_cache_type": "unified_memory"}
+        settings = read_settings({"cache_config": block}, {})
+        run = begin_memory_run(CacheOptions.from_settings(settings), settings)
+        run.hints.device = DEVICE
+        placement = run.part(Placement)
+
+        def measure(device: int, size: int, entries: int) -> Timed:
+            asked.append(size)
+            return time_ways(device, size, entries=entries, seconds=0)
+
+        placement.measure = measure
+        sites.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
+        told = run.snapshot()["measured"]["Cache placement"]
+        assert set(told["milliseconds"]) == set(WAYS) and told["failed"] == {}, told
+        end()
+    assert asked == [8 * MB] and told["figures"].startswith("remembered in "), told
+
+
+def check_no_latents_no_measurement() -> None:
+    settings = read_settings({"cache_config": {"text_cache_type": "unified_memory"}}, {})
+    run = begin_memory_run(CacheOptions.from_settings(settings), settings)
+    run.hints.device = DEVICE
+    run.part(Placement).measure = lambda *_: (_ for _ in ()).throw(AssertionError("measured"))
+    sites.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
+    assert run.part(Placement).way == "pinned"
+    end()
+
+
+def check_a_gpu_that_cannot_be_timed_leaves_plain_ram_and_says_why() -> None:
+    run = begun("auto", pinned=1.0)
+    end()
+    settings = read_settings({"cache_config": {"vae_cache_type": "unified_memory"}}, {})
+    run = begin_memory_run(CacheOptions.from_settings(settings), settings)
+    run.hints.device = DEVICE
+
+    def gone(*_: Any) -> Timed:
+        raise CudaError("cuMemGetInfo", "CUDA_ERROR_DEVICE_UNAVAILABLE")
+
+    run.part(Placement).measure = gone
+    sites.device_known(run, torch.device("cuda", DEVICE), 77 * MB, 6)
+    assert run.part(Placement).way == "pinned" and "DEVICE_UNAVAILABLE" in run.part(Placement).why
+    end()
+
+
+def check_pinned_is_one_copy_a_batch_whatever_is_in_it() -> None:
+    begun("pinned")
+    backend = Cache(FolderBackend()).cache_data_backend
+    files = paths(6)
+    collated(backend, files)
+    before = logged_copies()
+    for count in (6, 2, 1, 6):
+        collated(backend, files[:count])
+    assert logged_copies() - before == 4
+    report = held().report()["caches"]
+    assert report["batches_in_one_copy"] == 5 and not report["managed"] and "bytes_resident" not in report, report
+    end()
+
+
+def check_a_batch_with_latents_that_are_not_held_is_complete() -> None:
+    begun("pinned")
+    backend = Cache(FolderBackend()).cache_data_backend
+    kept = backend.torch_load(paths(1)[0])["latents"]
+    other, bad = torch.ones(LATENT, dtype=torch.bfloat16), torch.full((4,), float("nan"))
+    folder = Path(tempfile.mkdtemp())
+    torch.save(bad, folder / "bad.pt")
+    wrong = sites.placed_latent(backend.torch_load(str(folder / "bad.pt")))
+    moved = sites.moved_together([other, sites.placed_latent(kept), None, wrong, kept[:2]])
+    assert moved[0] is other and moved[1].is_cuda and moved[2] is None and moved[3] is wrong and not moved[4].is_cuda
+    assert not sites.known_finite(moved[3]) and torch.equal(moved[1].cpu(), kept)
+    end()
+
+
+def check_hbm_waits_for_the_first_steps_and_then_nothing_is_copied() -> None:
+    run = begun("hbm")
+    backend = Cache(FolderBackend()).cache_data_backend
+    files = paths(6)
+    for step in range(2):
+        sites.micro_batch_begins(step)
+        collated(backend, files)
+        assert run.hints.share.given == 0
+    sites.micro_batch_begins(2)
+    collated(backend, files)
+    size = torch.load(files[0])["latents"].nbytes
+    assert run.hints.share.given == 6 * size == held().report()["caches"]["bytes_resident"]
+    before = logged_copies()
+    sites.micro_batch_begins(3)
+    batch = collated(backend, files)
+    assert logged_copies() == before and torch.equal(batch[2].cpu(), torch.load(files[2])["latents"])
+    store().drop(files[0])
+    assert run.hints.share.given == 5 * size
+    end()
+
+
+def check_hbm_ends_where_the_share_ends() -> None:
+    run = begun("hbm")
+    backend = Cache(FolderBackend()).cache_data_backend
+    files = paths(6)
+    size = torch.load(files[0])["latents"].nbytes
+    run.hints.share.measured(free=int(3.5 * size) + 100 * size, total=1000 * size)
+    wanted = collated(backend, files)
+    assert run.hints.share.given == 3 * size
+    assert torch.equal(collated(backend, files), wanted)
+    end()
+
+
+def check_hbm_gives_way_to_training() -> None:
+    run = begun("hbm")
+    backend = Cache(FolderBackend()).cache_data_backend
+    files = paths(6)
+    run.hints.share.measured(*torch.cuda.mem_get_info(DEVICE))
+    wanted = collated(backend, files)
+    assert run.hints.share.given > 0
+    torch.cuda.empty_cache()
+    ballast = torch.empty(torch.cuda.mem_get_info(DEVICE)[0] - 8 * MB, dtype=torch.uint8, device=f"cuda:{DEVICE}")
+    sites.micro_batch_begins(9)
+    assert run.hints.share.given == 0 and all(slot.resident is None for slot in store().slots())
+    del ballast
+    torch.cuda.empty_cache()
+    assert torch.equal(collated(backend, files), wanted) and run.hints.share.given == 0
+    end()
+
+
+def check_a_latent_somebody_writes_to_in_hbm_is_read_again() -> None:
+    run = begun("hbm")
+    files = FolderBackend()
+    backend = Cache(files).cache_data_backend
+    (path,) = paths(1)
+    run.hints.share.measured(64 * MB, 128 * MB)
+    collated(backend, [path])
+    with torch.cuda.device(DEVICE):
+        (latent,) = sites.moved_together([sites.placed_latent(backend.torch_load(path))["latents"]])
+        latent.zero_()
+    assert torch.equal(collated(backend, [path])[0].cpu(), torch.load(path)["latents"]) and files.loads[path] == 2
+    end()
+
+
+def check_refused_pinned_memory_leaves_upstreams_way() -> None:
+    begun("pinned")
+    backend = Cache(FolderBackend()).cache_data_backend
+    files = paths(2)
+    empty = torch.empty
+
+    def refused(*sizes: Any, **options: Any) -> torch.Tensor:
+        if options.get("pin_memory"):
+            raise RuntimeError("CUDA error: out of memory")
+        return empty(*sizes, **options)
+
+    torch.empty = refused  # type: ignore[assignment]
+    try:
+        first = collated(backend, files)
+    finally:
+        torch.empty = empty
+    assert torch.equal(first, collated(backend, files)) and not held().batches.together
+    assert sites.placed_latent(backend.torch_load(files[0]))["latents"].is_pinned()
+    end()
+
+
+def check_hbm_with_everything_in_managed_memory_is_said_not_done() -> None:
+    run = begun("hbm", {"managed_memory": "all"})
+    placement = run.part(Placement)
+    assert placement.way == "pinned" and not placement.resident and 'managed_memory "all"' in placement.why
+    end()
+    run = begun("auto", {"managed_memory": "all"}, managed=3.0, pinned=2.0, hbm=1.0)
+    assert (run.part(Placement).way, run.part(Placement).resident) == ("pinned", False)
+    end()

@@ -35,7 +35,7 @@ LATENT = (64, 64, 16)
 
 def on_a_rank(**options: Any) -> Run:
     """A run whose process has the second device, while torch's own default stays the first."""
-    run = begin_memory_run(CacheOptions(kinds=frozenset({"vae"}), hints=True, **options))
+    run = begin_memory_run(CacheOptions(kinds=frozenset({"vae"}), hints=True, placement="managed", **options))
     run.hints.device = DEVICE
     return run
 

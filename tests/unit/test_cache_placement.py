@@ -1,0 +1,256 @@
+"""How held latents get to the GPU: the choice from timings, what is remembered, who has which bytes. No GPU here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gh200_lab.memory_run import begin_memory_run, held, store
+from simpletuner.gh200.caches import sites
+from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget
+from simpletuner.gh200.caches.placement import CHOICES, Placement, fastest
+from simpletuner.gh200.memory import remembered
+from simpletuner.gh200.memory.ways import WAYS, Timed, Timing, Way
+from simpletuner.gh200.preflight.size import latent_batch
+from simpletuner.gh200.run import end
+from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.settings.problems import SettingsError
+from simpletuner.gh200.settings.sources import read_settings
+from tests.unit.unified_lab import Cache, FolderBackend, unified
+
+MB = 1 << 20
+
+
+def timed(**seconds: float) -> Timed:
+    timings: dict[Way, Timing] = {
+        way: Timing(seconds[way], seconds[way], seconds[way]) for way in WAYS if way in seconds
+    }
+    return Timed(16 * MB, 32, 5, timings, {})
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setattr(remembered, "_machine", lambda device: "a machine")
+    yield
+    end()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        ({"managed": 1.0, "pinned": 2.0, "hbm": 3.0, "stock": 0.1}, "managed"),
+        ({"managed": 2.0, "pinned": 1.0, "hbm": 3.0, "stock": 0.1}, "pinned"),
+        ({"managed": 3.0, "pinned": 2.0, "hbm": 1.0, "stock": 0.1}, "hbm"),
+        ({"managed": 1.0, "pinned": 1.05, "hbm": 3.0}, "pinned"),
+        ({"managed": 1.0, "pinned": 1.06, "hbm": 3.0}, "managed"),
+        ({"managed": 3.0, "pinned": 1.04, "hbm": 1.0}, "pinned"),
+        ({"managed": 1.0, "hbm": 1.01}, "managed"),
+        ({"stock": 1.0}, None),
+        ({}, None),
+    ],
+)
+def test_cache_placement_is_the_fastest_and_plain_ram_wins_ties(seconds: dict[Way, float], chosen: Way | None) -> None:
+    assert fastest(seconds, CHOICES) == chosen
+
+
+def test_cache_placement_chooses_among_the_ways_there_are() -> None:
+    seconds: dict[Way, float] = {"managed": 1.0, "pinned": 2.0, "hbm": 1.5}
+    assert fastest(seconds, ["pinned", "hbm"]) == "hbm" and fastest(seconds, ["pinned"]) == "pinned"
+
+
+@pytest.mark.parametrize("asked", ["auto", "managed", "pinned", "hbm"])
+def test_cache_placement_measures_nothing_on_a_cpu(asked: Any, tmp_path: Path) -> None:
+    run = begin_memory_run(unified(placement=asked))
+    placement = run.part(Placement)
+    placement.measure = lambda *_: pytest.fail("measured")
+    sites.device_known(run, torch.device("cpu"), MB, 4)
+    torch.save(torch.ones(8), tmp_path / "x.pt")
+    latent = Cache(FolderBackend()).cache_data_backend.torch_load(str(tmp_path / "x.pt"))
+    assert sites.placed_latent(latent) is latent and sites.moved_together([latent])[0] is latent
+    assert not held().report()["caches"]["managed"] and held().batches is None
+    assert "no GPU" in run.snapshot()["measured"]["Cache placement"]["reason"]
+    assert not (tmp_path / "user").exists()
+
+
+def test_cache_placement_is_not_asked_for_without_a_held_cache(tmp_path: Path) -> None:
+    run = begin_memory_run(CacheOptions(hints=True))
+    sites.device_known(run, torch.device("cuda"), MB, 4)
+    assert "Cache placement" not in run.measured and not (tmp_path / "user").exists()
+
+
+@pytest.mark.parametrize("value", ["ram", "", 1, True, ["pinned"], "Pinned"])
+def test_cache_placement_refuses_other_words(value: Any) -> None:
+    with pytest.raises(SettingsError, match=r"cache_config.placement"):
+        read_settings({"cache_config": {"placement": value}}, {})
+
+
+def test_cache_placement_setting_reaches_the_caches() -> None:
+    block = {"vae_cache_type": "unified_memory"}
+    assert CacheOptions.from_settings(read_settings({"cache_config": block}, {})).placement == "auto"
+    settings = read_settings({"cache_config": block | {"placement": "hbm"}}, {})
+    assert CacheOptions.from_settings(settings).placement == "hbm"
+
+
+def test_cache_placement_figures_are_measured_once_for_a_size(tmp_path: Path) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def measure(device: int, size: int, entries: int) -> Timed:
+        asked.append((size, entries))
+        return timed(managed=2.0, pinned=1.0)
+
+    for size in (9 * MB, 16 * MB, 12 * MB):
+        found, source = remembered.remembered_or_timed(0, size, 32, measure)
+    assert asked == [(16 * MB, 32)] and found == timed(managed=2.0, pinned=1.0)
+    assert source == f"remembered in {tmp_path / 'user/simpletuner-gh200' / remembered.FILE}"
+    remembered.remembered_or_timed(0, 17 * MB, 32, measure)
+    remembered.remembered_or_timed(0, 16 * MB, 4, measure)
+    assert asked[1:] == [(32 * MB, 32), (16 * MB, 4)]
+
+
+def test_cache_placement_another_driver_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered.remembered_or_timed(0, MB, 1, lambda *_: timed(pinned=1.0))
+    monkeypatch.setattr(remembered, "_machine", lambda device: "the same machine, a newer driver")
+    found, source = remembered.remembered_or_timed(0, MB, 1, lambda *_: timed(pinned=2.0))
+    assert found.timings["pinned"].median == 2.0 and source == "measured now"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"[]", b"{", b'{"a machine, 1048576 bytes in 1": 3}', b"\0" * 9]
+    + [
+        json.dumps({"a machine, 1048576 bytes in 1": kept}).encode()
+        for kept in (
+            {"batch_bytes": 1, "entries": 1, "rounds": 1, "timings": {}},
+            {
+                "batch_bytes": 1,
+                "entries": 1,
+                "rounds": 1,
+                "timings": {"pinned": {"median": -1, "lowest": 1, "highest": 1}},
+            },
+            {
+                "batch_bytes": 1,
+                "entries": 1,
+                "rounds": 1,
+                "timings": {"pinned": {"median": "x", "lowest": 1, "highest": 1}},
+            },
+        )
+    ],
+)
+def test_cache_placement_a_damaged_record_is_measured_and_written_anew(content: bytes) -> None:
+    path = remembered.user_cache() / remembered.FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    found, source = remembered.remembered_or_timed(0, MB, 1, lambda *_: timed(pinned=1.0))
+    assert source == "measured now" and found == timed(pinned=1.0)
+    assert remembered.remembered_or_timed(0, MB, 1, lambda *_: pytest.fail("again"))[0] == found
+
+
+def test_cache_placement_without_a_place_to_remember_it_is_measured_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    for _ in range(2):
+        assert remembered.remembered_or_timed(0, MB, 1, lambda *_: timed(pinned=1.0))[1] == "measured now"
+
+
+def test_cache_placement_that_failed_in_part_is_not_remembered() -> None:
+    failed = Timed(MB, 1, 3, timed(pinned=1.0).timings, {"managed": "refused"})
+    for _ in range(2):
+        assert remembered.remembered_or_timed(0, MB, 1, lambda *_: failed)[1] == "measured now"
+
+
+RANK = """
+import sys, time
+from simpletuner.gh200.memory import remembered
+from simpletuner.gh200.memory.ways import Timed, Timing
+remembered._machine = lambda device: "a machine"
+def measure(device, size, entries):
+    with open(sys.argv[1], "a") as told:
+        told.write("measured\\n")
+    time.sleep(1)
+    return Timed(size, entries, 3, {"pinned": Timing(1.0, 1.0, 1.0)}, {})
+assert remembered.remembered_or_timed(0, 5, 1, measure)[0].timings["pinned"].median == 1.0
+"""
+
+
+def test_cache_placement_ranks_of_one_machine_measure_once(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    code = "from gh200_lab.checkout import see_this_checkout\nsee_this_checkout()\n" + RANK
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", code, tmp_path / "told"], env=os.environ | {"PYTHONPATH": str(root)})
+        for _ in range(3)
+    ]
+    assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
+    assert (tmp_path / "told").read_text() == "measured\n"
+
+
+@pytest.mark.parametrize(
+    ("entries", "config", "expected"),
+    [
+        ([{"resolution": 1024}], {"train_batch_size": 32}, (32 * 512 * 1024, 32)),
+        ([{"resolution": 1.0, "resolution_type": "area"}], {"train_batch_size": 2}, (1_000_000, 2)),
+        ([{}, {"resolution": 512, "train_batch_size": 16}], {"train_batch_size": 1, "resolution": 256}, (2 * MB, 16)),
+        ([{"dataset_type": "text_embeds", "resolution": 9999}], {"train_batch_size": "4"}, (4 * 512 * 1024, 4)),
+        ([{"resolution": 512, "video": {"num_frames": 81}}], {"train_batch_size": 1}, (20 * 128 * 1024, 1)),
+        ([{"resolution": "nonsense"}, "no entry", {"resolution": float("inf")}], {}, (512 * 1024, 1)),
+    ],
+)
+def test_cache_placement_knows_about_how_large_a_batch_is(
+    entries: list[Any], config: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    assert latent_batch(entries, config) == expected
+
+
+def test_cache_placement_limits_the_operators_own_bound_is_not_the_pools() -> None:
+    pools = 0
+    budget = CacheBudget(4 * MB, 20 * MB, lambda: pools)
+    budget.take(3 * MB)
+    pools = 15 * MB
+    budget.take(MB)
+    assert budget.excess() == 0
+    with pytest.raises(ArenaFull, match="4194304 bytes beside 15728640 of torch's pools"):
+        budget.take(1)
+    pools = 18 * MB
+    assert budget.excess() == 2 * MB and budget.limit == 2 * MB
+    pools = 99 * MB
+    assert budget.excess() == 4 * MB and budget.limit == 0
+
+
+def test_cache_placement_held_entries_give_way_when_pools_grow(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One budget, pools first: the entries that came last go, with the memory they were in."""
+    run = begin_memory_run(unified())
+    caches, pools = store(), [0]
+    caches._budget = CacheBudget(None, 64 * MB, lambda: pools[0])
+    caches.arena("device")._block_size = 4 * MB
+    backend = FolderBackend()
+    tier = Cache(backend).cache_data_backend
+    for number in range(16):
+        torch.save(torch.full((2 * MB,), number, dtype=torch.uint8), tmp_path / f"{number}.pt")
+        assert tier.torch_load(str(tmp_path / f"{number}.pt"))[0] == number
+    stats = caches.stats()["device"]
+    assert stats.packed_bytes == stats.reserved_bytes == 32 * MB
+    sites.micro_batch_begins(0)
+    assert caches.counts["dropped_for_pools"] == 0
+    pools[0] = 44 * MB
+    reading = tier.torch_load(str(tmp_path / "15.pt"))
+    sites.micro_batch_begins(1)
+    assert reading.eq(15).all(), "what somebody reads stays as it is"
+    assert caches.counts["dropped_for_pools"] == 6 and "come first" in caplog.text
+    del reading
+    sites.micro_batch_begins(2)
+    stats = caches.stats()["device"]
+    assert stats.packed_bytes == stats.reserved_bytes == 20 * MB, "the rest of the bound, and no more was dropped"
+    assert caches.counts["dropped_for_pools"] == 6
+    before = backend.loads.total()
+    assert all(tier.torch_load(str(tmp_path / f"{number}.pt"))[-1] == number for number in range(16))
+    assert backend.loads.total() - before == 6, "what has no room is read from disk"
+    assert run.snapshot()["measured"]["Unified memory"]["caches"]["counts"]["dropped_for_pools"] == 6
