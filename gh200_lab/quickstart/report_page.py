@@ -114,10 +114,10 @@ def _memory(steps: list[Record], runtime: Record) -> str:
             found.append((f"dataset {name}", "RAM, one copy per machine", values["bytes in RAM"]))
     caches = measured.get("Unified memory", {}).get("caches") or {}
     if "packed_bytes" in caches:
-        place = (
-            "managed memory, where the GPU reads it" if caches.get("managed") else "RAM: there is no GPU driver here"
-        )
+        place = "managed memory, where the GPU reads it" if caches.get("managed") else "RAM"
         found.append(("VAE and text caches", place, caches["packed_bytes"]))
+    if caches.get("bytes_resident"):
+        found.append(("latents that stay on the GPU", "HBM", caches["bytes_resident"]))
     resident = max(step["resident_bytes"] for step in steps)
     found.append(("the whole trainer process, at most", "RAM", resident))
     most = max(amount for _, _, amount in found) or 1

@@ -149,7 +149,8 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
     run = Run(settings, options)
     run.at_end(run.hints.close)
     driver = load_driver()
-    memory = "managed memory" if isinstance(driver, Driver) else "plain RAM: there is no CUDA driver here"
+    on_gpu = f"placement {options.placement}, once the GPU is known"
+    memory = on_gpu if isinstance(driver, Driver) else "plain RAM: there is no CUDA driver here"
     for feature in (VAE_CACHE, TEXT_CACHE):
         if ASKED[feature](settings):
             run.report_on(feature, memory)

@@ -106,7 +106,7 @@ class TrainerHooks:
         if self.accelerator is None or not current.options.kinds:
             return
         from .caches.sites import device_known
-        from .preflight.size import latent_batch
+        from .preflight.latents import latent_batch
         from .settings.dataset_file import entries_of_file
 
         keys = ("resolution", "resolution_type", "train_batch_size")

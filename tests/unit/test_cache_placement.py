@@ -19,7 +19,7 @@ from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget
 from simpletuner.gh200.caches.placement import CHOICES, Placement, fastest
 from simpletuner.gh200.memory import remembered
 from simpletuner.gh200.memory.ways import WAYS, Timed, Timing, Way
-from simpletuner.gh200.preflight.size import latent_batch
+from simpletuner.gh200.preflight.latents import latent_batch
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.settings.problems import SettingsError

@@ -39,8 +39,8 @@ class Kind:
 class Blocks:
     """The managed blocks of one kind, as torch's allocator made them."""
 
-    def __init__(self, kind: Kind, driver: Driver, device: int, budget: ManagedBudget) -> None:
-        self.kind, self._driver, self._device, self._budget = kind, driver, device, budget
+    def __init__(self, kind: Kind, driver: Driver, budget: ManagedBudget) -> None:
+        self.kind, self._driver, self._budget = kind, driver, budget
         self._lock = threading.Lock()
         self._sizes: dict[int, int] = {}
         self.bytes = self.peak = 0

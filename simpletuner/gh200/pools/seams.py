@@ -30,7 +30,8 @@ class TrainerMoments(StandIn):
 
     @instead
     def init_prepare_models(self, *args: Any, **kwargs: Any) -> Any:
-        # What is still on the CPU is moved here; a wrapper of several ranks makes its buckets here.
+        # What is still on the CPU is moved here. The buckets of several ranks begin here too, but after the first step
+        # torch makes them anew, in plain memory.
         with self.memory.of("weights"):
             result = self.upstream.init_prepare_models(*args, **kwargs)
         for optimizer in (self.trainer.optimizer, getattr(self.trainer, "sidecar_optimizer", None)):

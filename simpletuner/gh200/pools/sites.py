@@ -43,7 +43,7 @@ class ManagedMemory:
         self._gradients: GradientMoments | None = None
 
     def add(self, name: str, kind: Kind) -> TorchPool:
-        blocks = Blocks(kind, self._driver, self._device, self.budget)
+        blocks = Blocks(kind, self._driver, self.budget)
         self._pools[name] = TorchPool(blocks, self._device)
         return self._pools[name]
 

@@ -16,7 +16,7 @@ from ..errors import GH200Error
 from ..memory.limits import GB
 from ..settings.keys import DATASETS_FILE_KEY
 from .judging import UNJUDGED, judge_config, judge_ramp, staging_options
-from .size import latent_bytes
+from .latents import latent_bytes
 
 if TYPE_CHECKING:
     from ..settings.schema import CodecName, Settings

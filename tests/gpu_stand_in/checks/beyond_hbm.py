@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.pools import sites  # noqa: E402
+from simpletuner.gh200.pools.refusals import REFUSED  # noqa: E402
 from simpletuner.gh200.run import MANAGED, Run, current, end  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.settings.sources import read_settings  # noqa: E402
@@ -208,14 +210,170 @@ def check_caches_count_what_the_pools_have() -> None:
     budget.take(20 * MB)
 
 
+def refused(trainer: Any, **optimizations: Any) -> str:
+    """What a run is told that must not start; nothing of it may have begun."""
+    before = list(vars(trainer))
+    try:
+        begun(trainer, **{"managed_memory": "state"} | optimizations)
+    except sites.GH200Error as error:
+        run = current()
+        assert run is not None and run.managed is None and "Managed memory" not in run.measured
+        assert list(vars(trainer)) == before, "no seam was taken over"
+        end()
+        return str(error)
+    raise AssertionError("not refused")
+
+
 def check_what_was_never_shown_is_refused_with_all_its_names() -> None:
     trainer = Trainer()
     trainer.config = SimpleNamespace(ramtorch=True, offload_during_save=True, dynamo_mode="reduce-overhead")
+    told = refused(trainer)
+    assert all(name in told for name in ("ramtorch", "offload_during_save", "dynamo_mode")), told
+
+
+USED: dict[str, dict[str, Any]] = {
+    "fsdp_enable": {"fsdp_enable": True},
+    "ramtorch": {"ramtorch": True},
+    "musubi_blocks_to_swap": {"musubi_blocks_to_swap": 4},
+    "optimizer_cpu_offload_method": {"optimizer_cpu_offload_method": "torchao"},
+    "optimizer_release_gradients": {"optimizer_release_gradients": True},
+    "offload_during_save": {"offload_during_save": True},
+    "gradient_checkpointing_offload_attention": {"gradient_checkpointing_offload_attention": True},
+    "gradient_checkpointing_backend": {"gradient_checkpointing_backend": "unsloth"},
+    "dynamo_mode": {"dynamo_mode": "max-autotune"},
+    "dynamo_backend": {"dynamo_backend": "cudagraphs"},
+}
+
+
+def check_every_refused_key_is_refused_alone_and_its_default_is_not() -> None:
+    assert set(REFUSED) == set(USED) | {"DeepSpeed", "FSDP"}, "a key without a check"
+    for name, config in USED.items():
+        trainer = Trainer()
+        trainer.config = SimpleNamespace(**config)
+        told = refused(trainer)
+        assert name in told and not [other for other in REFUSED if f"\n{other}:" in told and other != name], told
+    for kind in ("DEEPSPEED", "FSDP"):
+        trainer = Trainer()
+        trainer.accelerator.distributed_type.value = kind
+        assert kind.lower() in refused(trainer, managed_memory="all").lower()
+    trainer = Trainer()
+    trainer.config = SimpleNamespace(
+        **dict.fromkeys(USED)
+        | {"optimizer_cpu_offload_method": "none", "dynamo_mode": "default", "musubi_blocks_to_swap": 0}
+    )
+    begun(trainer, managed_memory="state")
+    end()
+
+
+def check_a_torch_without_a_private_name_is_named_with_its_version() -> None:
+    for module, name in ((torch._C, "_cuda_beginAllocateToPool"), (torch.cuda, "use_mem_pool")):
+        kept = getattr(module, name)
+        delattr(module, name)
+        try:
+            told = refused(Trainer())
+        finally:
+            setattr(module, name, kept)
+        assert name in told and torch.__version__ in told, told
+
+
+def check_another_allocator_is_refused_by_its_name() -> None:
+    asked = torch.cuda.get_allocator_backend
+    for backend in ("cudaMallocAsync", "pluggable"):
+        torch.cuda.get_allocator_backend = lambda backend=backend: backend
+        try:
+            told = refused(Trainer(), managed_memory="all")
+        finally:
+            torch.cuda.get_allocator_backend = asked
+        assert backend in told and "PYTORCH_CUDA_ALLOC_CONF" in told, told
+
+
+def check_the_users_own_allocator_settings() -> None:
+    for name in sites.ALLOCATOR_VARIABLES:
+        for value, ends in (
+            ("expandable_segments:True", "refused"),
+            ("max_split_size_mb:64,expandable_segments:true", "refused"),
+            ("max_split_size_mb:64", "pools"),
+            ("use_uvm:True,uvm_oversubscription_ratio:5.0", "patched"),
+        ):
+            os.environ[name] = value
+            try:
+                if ends == "refused":
+                    assert name in refused(Trainer())
+                    continue
+                run = begun(Trainer(), managed_memory="state")
+                assert ("patched PyTorch" in run.on[MANAGED]) == (ends == "patched"), run.on
+                assert (run.managed is None) == (ends == "patched")
+                end()
+            finally:
+                del os.environ[name]
+
+
+def check_a_gpu_without_concurrent_managed_access_is_refused() -> None:
+    driver = load_driver()
+    assert isinstance(driver, Driver)
+    asked = driver.device_attribute
+    driver.device_attribute = lambda *_: 0  # type: ignore[method-assign]
     try:
-        begun(trainer, managed_memory="state")
-        raise AssertionError("not refused")
-    except sites.GH200Error as error:
-        assert all(name in error.why for name in ("ramtorch", "offload_during_save", "dynamo_mode")), error
+        told = refused(Trainer())
+    finally:
+        driver.device_attribute = asked  # type: ignore[method-assign]
+    assert "Stand-in" in told and "concurrent managed access" in told, told
+
+
+def check_a_gpu_that_has_vanished_is_said_at_start_and_while_training() -> None:
+    driver = load_driver()
+    assert isinstance(driver, Driver)
+    asked = driver.memory_info
+
+    def gone(device: int) -> tuple[int, int]:
+        raise CudaError("cuMemGetInfo", "CUDA_ERROR_DEVICE_UNAVAILABLE")
+
+    driver.memory_info = gone  # type: ignore[method-assign]
+    try:
+        told = refused(Trainer())
+    finally:
+        driver.memory_info = asked  # type: ignore[method-assign]
+    assert "DEVICE_UNAVAILABLE" in told and "nvidia-smi" in told, told
+    run = begun(Trainer(), managed_memory="all")
+    driver.memory_info = gone  # type: ignore[method-assign]
+    try:
+        torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)
+        raise AssertionError("there was memory")
+    except torch.cuda.OutOfMemoryError:
+        pass
+    finally:
+        driver.memory_info = asked  # type: ignore[method-assign]
+    (why,) = kinds(run)["everything torch allocates"]["refused"]
+    assert "DEVICE_UNAVAILABLE" in why, why
+    end()
+
+
+def check_the_nth_block_that_is_refused_ends_in_torchs_error_and_nothing_is_lost() -> None:
+    driver = load_driver()
+    assert isinstance(driver, Driver)
+    allocate, left = driver.allocate_managed, [3]
+
+    def some(size: int, device: int) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise CudaError("cuMemAllocManaged", "CUDA_ERROR_OUT_OF_MEMORY")
+        return allocate(size, device)
+
+    run = begun(Trainer(), managed_memory="all")
+    driver.allocate_managed = some  # type: ignore[method-assign]
+    held = []
+    try:
+        for _ in range(9):
+            held.append(torch.full((24 * MB,), len(held), dtype=torch.uint8, device=DEVICE))
+        raise AssertionError("there was memory")
+    except torch.cuda.OutOfMemoryError:
+        pass
+    finally:
+        driver.allocate_managed = allocate  # type: ignore[method-assign]
+    assert len(held) == 3 and [int(each[-1]) for each in held] == [0, 1, 2]
+    assert kinds(run)["everything torch allocates"]["blocks"] == 3
+    held.append(torch.ones(24 * MB, dtype=torch.uint8, device=DEVICE))
+    del held
     end()
 
 
