@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE / "simpletuner"
@@ -26,7 +27,25 @@ def main() -> int:
     parent = ModuleType("simpletuner")
     parent.__path__ = [str(PACKAGE)]
     sys.modules["simpletuner"] = parent
-    return int(import_module("simpletuner.gh200.diagnostic.command").main())
+    return int(import_module("simpletuner.gh200.diagnostic.command").main(trainer=_trainer))
+
+
+def _trainer() -> Any:
+    """What runs the trainings of an acceptance run: the lab's, because the package itself must not know it."""
+    try:
+        return import_module("gh200_lab.validation.acceptance").Trainings()
+    except ImportError as error:
+        return NoTrainer(f"{error}; the trainings need gh200_lab beside {Path(__file__).name}, and .venv/bin/python")
+
+
+class NoTrainer:
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def missing(self) -> str:
+        return self._why
+
+    def close(self) -> None: ...
 
 
 if __name__ == "__main__":

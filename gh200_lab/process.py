@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import re
@@ -21,6 +22,8 @@ SHOWN = 40
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 LAUNCHER = "CalledProcessError"
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def run(
             stdout=written,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=let_through,
+            preexec_fn=functools.partial(_in_child, let_through),
         )
         try:
             let_through()
@@ -71,6 +74,12 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return Finished(process.returncode, _printed(log, begun), time.monotonic() - started)
+
+
+def _in_child(let_through: Callable[[], object]) -> None:
+    """A parent that is killed outright ends nobody: then the kernel does."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    let_through()
 
 
 @contextlib.contextmanager

@@ -180,10 +180,12 @@ decide_allocator() {
         reason=$(refusal "$keys")
         if [[ -n $reason ]]; then
             say "  left out  $name: $reason."
-            say "            The caches then live in the fork's own managed memory; weights and optimizer do not oversubscribe."
+            say "            The caches then live in the fork's own managed memory; weights, gradients, optimizer state and EMA go beyond"
+            say "            HBM by gh200_optimizations.managed_memory, which needs no such keys (docs/BEYOND_HBM.md)."
         else
             now[$name]=$keys
             say "  set       $name=$keys"
+            say "            PyTorch is a build with these keys: its allocator goes beyond HBM, managed_memory's pools stay out of its way."
         fi
     fi
 }

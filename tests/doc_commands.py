@@ -37,6 +37,7 @@ How = Run | Elsewhere | Program
 
 DIAGNOSTIC = "tests/unit/test_diagnostic_cli.py"
 ALLOCATION = "tests/unit/test_diagnostic_allocation.py"
+ACCEPTANCE = "tests/unit/test_acceptance.py"
 REBASE = "tests/unit/test_rebase_cli.py"
 SETUP = "tests/unit/test_setup.py"
 STAGE = "tests/unit/test_fleet_command.py"
@@ -90,6 +91,12 @@ COMMANDS: dict[str, How] = {
         f"{DIAGNOSTIC}::test_example_config_on_a_fresh_clone", "--config"
     ),
     "python gh200_diagnostic.py --skip-allocation --config config/your_config.json": Run(ANY_MACHINE),
+    ".venv/bin/python gh200_diagnostic.py --acceptance": Elsewhere(
+        f"{ACCEPTANCE}::test_acceptance_of_a_bare_python", "--acceptance"
+    ),
+    ".venv/bin/python gh200_diagnostic.py --acceptance --large --output FILE": Elsewhere(
+        f"{ACCEPTANCE}::test_acceptance_large_is_only_tried_when_asked", "--large"
+    ),
     # training
     TRAIN: LAUNCH,
     # a job of one's own

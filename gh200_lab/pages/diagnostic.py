@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding
 from simpletuner.gh200.diagnostic.command import REPORT, SCHEMA_VERSION
 from simpletuner.gh200.diagnostic.facts import Facts
 from simpletuner.gh200.diagnostic.result import STATUSES
 
+from . import acceptance
 from . import command as generated_docs
+from .json_schema import counted, define, define_facts, report_schema
 
 SCHEMA_FILE = "gh200_diagnostic.schema.json"
 PAGE_FILE = "DIAGNOSTIC.md"
@@ -32,6 +32,8 @@ python3 gh200_diagnostic.py --skip-allocation                         # seconds;
 .venv/bin/python gh200_diagnostic.py --config config/your_config.json # will this config fit here?
 .venv/bin/python gh200_diagnostic.py --bandwidth                      # also measure copies
 ```
+
+Once per machine, instead: [the acceptance run](#the-acceptance-run).
 
 It prints facts, then checks, then one summary line, and writes `{REPORT}` (or `--output FILE`), which
 `docs/{SCHEMA_FILE}` describes. `--json` prints that report instead, `--quiet` only the summary line. The exit code is 0
@@ -59,8 +61,14 @@ because pages without a place end in the kernel's OOM killer. The memory is free
 Ctrl-C.
 
 A pass proves that managed memory beyond HBM can be written by the GPU and read by the host. It proves nothing about
-speed, nor about `cudaMalloc`: with stock PyTorch weights and optimizer never go beyond HBM. Where a page lies at this
-moment no driver call tells; "last moved to" is what the driver remembers of the prefetches.
+speed, nor that torch trains in it: that is what the acceptance run tries. Where a page lies at this moment no driver
+call tells; "last moved to" is what the driver remembers of the prefetches.
+
+## Which torch it is
+
+`torch_version` reads the oldest torch that the upstream release under the fork asks for and compares. `beyond_hbm` says
+what would put torch's own allocations into managed memory: pools of a stock torch, or the allocator keys of the owner's
+patched build where they are set. With the keys set the pools stay out of the way.
 
 ## Bandwidth
 
@@ -80,79 +88,32 @@ else.
 """
 
 
-def _schema_of(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
-    """A type of the facts as JSON Schema; dataclasses become definitions."""
-    simple = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
-    if kind in simple:
-        return {"type": simple[kind]}
-    if is_dataclass(kind) and isinstance(kind, type):
-        _define(kind, found)
-        return {"$ref": f"#/$defs/{kind.__name__}"}
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return {"anyOf": [_schema_of(option, found) for option in arguments]}
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin is tuple:
-        return {"type": "array", "items": _schema_of(arguments[0], found)}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": _schema_of(arguments[1], found)}
-    raise TypeError(f"no JSON Schema for {kind}")
-
-
-def _define(kind: type, found: dict[str, Any]) -> None:
-    if kind.__name__ in found:
-        return
-    hints, definition = get_type_hints(kind), found.setdefault(kind.__name__, {})
-    description = (kind.__doc__ or "").strip()
-    if not description.startswith(f"{kind.__name__}("):
-        definition["description"] = description
-    definition["type"] = "object"
-    definition["properties"] = {item.name: _schema_of(hints[item.name], found) for item in fields(kind)}
-    definition["required"] = [item.name for item in fields(kind)]
-    definition["additionalProperties"] = False
-
-
 def schema() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    _define(Facts, found)
-    _define(Finding, found)
-    found["Facts"]["properties"] |= {
-        "memory_mode": {"enum": ["NUMA", "CDMM", "unknown", "none"]},
-        "room_bytes": {"type": "integer", "minimum": 0},
-    }
-    found["Facts"]["required"] += ["memory_mode", "room_bytes"]
+    define_facts(Facts, found)
+    define(Finding, found)
     found["Finding"]["properties"]["status"] = {"enum": list(STATUSES)}
     found["Finding"]["properties"]["id"] = {"enum": [check.id for check in CHECKS]}
-    counts = {status: {"type": "integer", "minimum": 0} for status in STATUSES}
-    summary = counts | {"exit_code": {"enum": [0, 1]}}
     properties = {
         "schema_version": {"const": SCHEMA_VERSION},
         "created": {"type": "string", "format": "date-time"},
         "arguments": {"type": "array", "items": {"type": "string"}},
         "facts": {"$ref": "#/$defs/Facts"},
         "checks": {"type": "array", "items": {"$ref": "#/$defs/Finding"}},
-        "summary": {"type": "object", "properties": summary, "required": list(summary), "additionalProperties": False},
+        "summary": counted(STATUSES, {"enum": [0, 1]}),
     }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Report of gh200_diagnostic.py",
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-        "$defs": found,
-    }
+    return report_schema("Report of gh200_diagnostic.py", properties, found)
 
 
 def page() -> str:
     cells = [(f"`{check.id}`", check.question, check.worst, check.fix.replace("|", "\\|")) for check in CHECKS]
     rows = [f"| {' | '.join(row)} |\n" for row in cells]
-    return f"{INTRODUCTION}\n| check | question | worst | fix |\n| --- | --- | --- | --- |\n{''.join(rows)}"
+    return f"{INTRODUCTION}\n| check | question | worst | fix |\n| --- | --- | --- | --- |\n{''.join(rows)}{acceptance.page()}"
 
 
 def documents() -> dict[str, str]:
-    return {SCHEMA_FILE: json.dumps(schema(), indent=1) + "\n", PAGE_FILE: page()}
+    schemas = {SCHEMA_FILE: schema(), acceptance.SCHEMA_FILE: acceptance.schema()}
+    return {name: json.dumps(made, indent=1) + "\n" for name, made in schemas.items()} | {PAGE_FILE: page()}
 
 
 def main(arguments: list[str] | None = None) -> int:

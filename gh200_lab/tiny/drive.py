@@ -4,7 +4,9 @@ What to do comes as JSON in TINY_DRIVE: `trace` (file to write), `kill_at` (SIGK
 `windows` (accumulation steps of each update, set by hand), `ask` (micro-batch number -> `manual_validation` or
 `manual_checkpoint`, asked for through the file `triggers` just before it), `reads` (also note the seconds spent on
 reading cache entries since the first micro-batch), `plain_attention` (torch's mathematical one, to
-compare with a device that has no other). Or `said` and `turn`, two pipes: after each
+compare with a device that has no other), `repeatable` (kernels that add in a fixed order, where torch has them),
+`measure` (also note the seconds of each update and what of the GPU's memory is held), `leave` (so many bytes of the
+GPU's memory are left free by plain memory that is taken before anything else). Or `said` and `turn`, two pipes: after each
 update the seconds it took are written to the one, and the next begins when something comes from the other.
 """
 
@@ -24,6 +26,24 @@ from accelerate import Accelerator
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
+class Memory:
+    """The GPU's memory from outside of torch's pools: what was free at first, and the plain memory that fills it."""
+
+    def __init__(self, leave: int | None) -> None:
+        self._free = torch.cuda.mem_get_info()[0]
+        taken = 0 if leave is None else max(0, self._free - leave)
+        self._ballast = torch.empty(taken, dtype=torch.uint8, device="cuda") if taken else None
+        torch.cuda.reset_peak_memory_stats()
+
+    def told(self) -> dict[str, int]:
+        held = 0 if self._ballast is None else self._ballast.numel()
+        gone = self._free - torch.cuda.mem_get_info()[0]
+        return {
+            "torch_bytes": torch.cuda.max_memory_allocated() - held,
+            "driver_bytes": max(0, gone - torch.cuda.memory_reserved()),
+        }
+
+
 class Watch:
     """Takes the place of two methods of Accelerate."""
 
@@ -31,6 +51,8 @@ class Watch:
         self.orders = orders
         self.begun = 0
         self.read_seconds = 0.0
+        self._memory = Memory(orders.get("leave")) if orders.get("measure") or "leave" in orders else None
+        self._began = 0.0
         self._accumulate, self._backward = Accelerator.accumulate, Accelerator.backward
 
     def install(self) -> None:
@@ -43,6 +65,7 @@ class Watch:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.begun == 0 and self.orders.get("reads"):
             self._time_reads()
+        self._began = self._began or time.perf_counter()
         self._set_window(accelerator)
         if wanted := self.orders.get("ask", {}).get(str(self.begun)):
             with open(self.orders["triggers"], "w", encoding="utf-8") as triggers:
@@ -55,12 +78,18 @@ class Watch:
         self._backward(accelerator, loss, **more)
 
     def after_update(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._memory is not None:
+            torch.cuda.synchronize()
+        took = time.perf_counter() - self._began
         digest = hashlib.sha256()
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 digest.update(weight.detach().float().cpu().numpy().tobytes())
-        more = {"read_seconds": self.read_seconds} if self.orders.get("reads") else {}
+        more: dict[str, Any] = {"read_seconds": self.read_seconds} if self.orders.get("reads") else {}
+        if self._memory is not None:
+            more |= self._memory.told() | {"step_seconds": took}
         self._note(weights=digest.hexdigest(), **more)
+        self._began = 0.0
 
     def _time_reads(self) -> None:
         """Both trees have these two, and everything a batch is made of passes them."""
@@ -109,8 +138,19 @@ class Turns:
         self._began = time.perf_counter()
 
 
+def _add_in_a_fixed_order() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # A property of that module, which types do not know: memory that nobody reads need not be cleared.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
+    torch.backends.cudnn.benchmark = False
+    for enable in (torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.enable_mem_efficient_sdp):
+        enable(False)
+
+
 def main() -> None:
     orders: dict[str, Any] = json.loads(os.environ["TINY_DRIVE"])
+    if orders.get("repeatable"):
+        _add_in_a_fixed_order()
     watcher = Turns(orders["said"], orders["turn"]) if "turn" in orders else Watch(orders)
     watcher.install()
     if orders.get("plain_attention"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ from ..scenario import Failed, Scenario, Skipped, main, parser
 from ..tiny.pictures import make_pictures
 
 ABOUT = """\
-Shows the diagnostic, the memory layer, in-memory staging and the accumulation ramp of the built fork, one by one.
+Shows the diagnostic (with a GPU also its acceptance run), the memory layer, in-memory staging and the accumulation ramp of the built fork, one by one.
 With no option, all of them; each option selects one, several add up.
 
 exit codes: 0 nothing failed (skipped is no failure), 1 something failed, 2 there is no fork or no such name"""
 LIMIT = 300.0
+# Its own ten minutes, and what a training may take beyond them.
+ACCEPTANCE_LIMIT = 1200.0
+NOTHING_TRIED = 3
 # The ramp from 1 to 4 over 12 micro-batches, worked out by hand from docs/RAMP.md.
 SCHEDULES = {
     "quadratic": [1, 1, 1, 1, 1, 2, 2, 3, 4, 4],
@@ -37,13 +41,21 @@ def diagnostic(place: Place, options: argparse.Namespace) -> str:
     with place.folder("diagnostic", options.keep) as folder:
         report_file = folder / "report.json"
         done = process.run(
-            [sys.executable, str(script), "--skip-allocation", "--quiet", "--output", str(report_file)],
+            [
+                sys.executable,
+                str(script),
+                *([] if gpus() else ["--skip-allocation"]),
+                "--quiet",
+                "--output",
+                str(report_file),
+            ],
             cwd=folder,
             environment=environment(place.fork),
             log=folder / "printed.log",
             limit=LIMIT,
         )
         report = _report(report_file, done)
+        accepted = f"; {_accepted(script, place.fork, folder)}" if gpus() else ""
     failed = [check for check in report["checks"] if check["status"] == "fail"]
     wrong = [check for check in failed if gpus() or check["group"] != "gpu"]
     if wrong:
@@ -52,7 +64,32 @@ def diagnostic(place: Place, options: argparse.Namespace) -> str:
         raise Failed(f"{len(failed)} checks failed, and the exit code was {done.code}: {done.complaint()}")
     told = ", ".join(f"{count} {status}" for status, count in report["summary"].items() if status != "exit_code")
     why = f"; no GPU here: {', '.join(check['id'] for check in failed)}" if failed else ""
-    return f"{len(report['checks'])} checks: {told}{why}"
+    return f"{len(report['checks'])} checks: {told}{why}{accepted}"
+
+
+def _accepted(script: Path, fork: Path, folder: Path) -> str:
+    """Only where there is a GPU: no claim may be refuted there."""
+    report_file = folder / "acceptance.json"
+    done = process.run(
+        [sys.executable, str(script), "--acceptance", "--quiet", "--output", str(report_file)],
+        cwd=folder,
+        # What lends a GPU may stand on the path; the fork comes first.
+        environment=environment(fork, PYTHONPATH=_behind(fork)),
+        log=folder / "accepted.log",
+        limit=ACCEPTANCE_LIMIT,
+    )
+    if done.code == NOTHING_TRIED:
+        return f"acceptance refused: {done.complaint()}"
+    claims = _report(report_file, done)["claims"]
+    refuted = [f"{claim['text']}: {claim['seen']}" for claim in claims if claim["verdict"] == "refuted"]
+    if refuted or done.code:
+        raise Failed("; ".join(refuted) or f"the acceptance run ended with exit code {done.code}: {done.complaint()}")
+    cut = [claim["id"] for claim in claims if claim["verdict"] == "not tested"]
+    return f"acceptance: {len(claims) - len(cut)} claims shown, not tested: {', '.join(cut) or 'none'}"
+
+
+def _behind(tree: Path) -> str:
+    return os.pathsep.join(filter(None, (str(tree), os.environ.get("PYTHONPATH", ""))))
 
 
 def _report(path: Path, done: process.Finished) -> dict[str, Any]:

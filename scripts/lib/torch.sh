@@ -46,10 +46,32 @@ gh200_torch_owner() {
     fi
 }
 
+# What upstream 4.x asks for (its setup.py; a test compares): the patched builds we know of are older.
+GH200_LEAST_TORCH=2.13.0
+
+# Which torch it is, and by what it would go beyond HBM; the allocator itself has to be asked whether it knows the keys.
+GH200_WHICH_TORCH='
+import sys, torch
+core = getattr(torch, "_C", None)
+names = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
+ask = next((getattr(core, name) for name in names if hasattr(core, name)), None)
+try:
+    patched = ask is not None and ask("use_uvm:True") is None
+except Exception:
+    patched = False
+print("kept torch", torch.__version__, "from", torch.__path__[0])
+print("           ", "a build with use_uvm keys: its allocator goes beyond HBM where they are set" if patched
+      else "a build without use_uvm keys: managed_memory goes beyond HBM by pools of torch")
+def numbers(version):
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.partition("+")[0].split(".")[:2])
+if numbers(torch.__version__) < numbers(sys.argv[1]):
+    print(f"warning: SimpleTuner 4.x asks for torch {sys.argv[1]} or newer, and this is {torch.__version__}. Training may stop. "
+          "Build the patch again on a newer torch, or leave out --keep-torch: on the locked torch managed_memory needs no patch")'
+
 # gh200_show_torch ENVIRONMENT
 gh200_show_torch() {
     local name installed
-    "$1/bin/python" -c 'import torch; print("kept torch", torch.__version__, "from", torch.__path__[0])' >&2 ||
+    "$1/bin/python" -c "$GH200_WHICH_TORCH" "$GH200_LEAST_TORCH" >&2 ||
         gh200_die "the kept torch does not import in .venv" "see the message above" \
             "repair that torch, or remove .venv and run scripts/setup.sh without --keep-torch"
     installed=$(gh200_installed "$1/bin/python")

@@ -134,6 +134,7 @@ def changed(tmp_path: Path, name: str, files: Mapping[str, str] | None = None, *
     package = folder / "simpletuner"
     package.mkdir()
     (package / "__init__.py").write_text('__version__ = "4.10.1"\n')
+    (folder / "setup.py").write_text('needs = ["torch>=2.13.0"]\n')
     return machine_in(folder)
 
 

@@ -35,12 +35,13 @@ EXPECTED: dict[str, dict[str, str]] = {
         "cgroup_memory": "warn", "memlock": "warn", "dev_shm": "warn", "driver_version": "warn", "python_version": "warn",
         "memory_mode": "skip", "addressing_mode": "skip", "c2c_links": "skip", "managed_memory": "skip",
         "host_page_tables": "skip", "torch_build": "skip", "torch_sees_gpu": "skip", "cuda_bindings": "skip",
-        "packages": "skip",
+        "packages": "skip", "torch_version": "skip", "beyond_hbm": "skip",
     },
     "aarch64_cpu_torch": {
         "page_size": "warn", "numa_balancing": "warn", "init_on_alloc": "warn", "cuda_device": "fail", "torch_build": "fail",
         "memory_mode": "skip", "gpu_model": "skip", "driver_version": "skip", "addressing_mode": "skip", "c2c_links": "skip",
         "managed_memory": "skip", "host_page_tables": "skip", "free_hbm": "skip", "torch_sees_gpu": "skip",
+        "beyond_hbm": "skip",
     },
 }  # fmt: skip
 
@@ -153,6 +154,11 @@ WORST: dict[str, tuple[Make, str]] = {
     "free_hbm": (on(GH200, nvml={"devices": {0: {"nvmlDeviceGetMemoryInfo": {"used": 97000 << 20}}}}), "913.3 MB of"),
     "python_version": (on(GH200, python=[3, 11, 7]), "3.11.7"),
     "torch_build": (on("aarch64_cpu_torch"), "2.14.1+cpu"),
+    "torch_version": (
+        on(GH200, torch={"version": "2.9.0+uvm", "takes_uvm_keys": True}),
+        "2.9.0+uvm, a build with use_uvm keys: SimpleTuner 4.10.1 asks for 2.13.0 or newer",
+    ),
+    "beyond_hbm": (on(GH200, torch={"lacking": ["torch.cuda.MemPool"]}), "has no torch.cuda.MemPool"),
     "torch_sees_gpu": (on(GH200, torch={"available": False, "device_count": 0}), "finds no GPU"),
     "cuda_bindings": (on(GH200, packages={"cuda-bindings": "12.6.0"}), "12.6.0"),
     "packages": (on(GH200, packages={"diffusers": None}), "missing: diffusers"),
@@ -198,6 +204,28 @@ def test_check_says_its_worst(check: str, tmp_path: Path) -> None:
     finding = found[check]
     assert finding.status == next(item.worst for item in CHECKS if item.id == check), finding
     assert words in finding.message and finding.fix and "the check itself failed" not in finding.message
+
+
+KEYS = {"PYTORCH_CUDA_ALLOC_CONF": "use_uvm:True,uvm_oversubscription_ratio:5.0,uvm_access_pattern:gpu_first"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "by", "words"),
+    [
+        ({}, "pools", "pools of torch 2.14.1"),
+        ({"torch": {"takes_uvm_keys": True}, "environ": KEYS}, "allocator keys", "its own allocator"),
+        ({"torch": {"takes_uvm_keys": True}}, "pools", "keys that are not set"),
+        ({"environ": KEYS, "allocator_refuses": "Unrecognized key"}, "pools", "pools of torch"),
+        (
+            {"torch": {"takes_uvm_keys": True, "lacking": ["torch.cuda.MemPool"]}},
+            "nothing",
+            "has no torch.cuda.MemPool",
+        ),
+    ],
+)
+def test_what_goes_beyond_hbm_is_told(changes: dict[str, Any], by: str, words: str, tmp_path: Path) -> None:
+    facts, found = diagnose(changed(tmp_path, GH200, **changes))
+    assert facts.software.beyond_hbm.by == by and words in found["beyond_hbm"].message
 
 
 def test_no_check_lacks_a_machine_on_which_it_fails() -> None:

@@ -21,7 +21,8 @@ from gh200_lab.pages import diagnostic as diagnostic_docs
 from simpletuner.gh200.diagnostic import command as diagnostic
 from simpletuner.gh200.diagnostic import gpu as diagnostic_gpu
 from simpletuner.gh200.diagnostic.machine import Machine, run_limited
-from simpletuner.gh200.diagnostic.software import _refusal, read_software
+from simpletuner.gh200.diagnostic.software import read_software
+from simpletuner.gh200.diagnostic.torch_build import refusal
 
 pytestmark = pytest.mark.unit
 SCRIPT = REPO / "gh200_diagnostic.py"
@@ -245,7 +246,7 @@ def test_torch_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_allocator_settings_are_judged_by_the_real_torch(value: str, refused: str) -> None:
     pytest.importorskip("torch")
-    answer = _refusal(Machine(environ=os.environ | {"PYTORCH_CUDA_ALLOC_CONF": value}), "PYTORCH_CUDA_ALLOC_CONF")
+    answer = refusal(Machine(environ=os.environ | {"PYTORCH_CUDA_ALLOC_CONF": value}), "PYTORCH_CUDA_ALLOC_CONF")
     assert answer is not None and refused in answer and bool(answer) == bool(refused)
 
 

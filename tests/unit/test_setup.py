@@ -181,6 +181,7 @@ def test_a_vendors_torch_is_kept(checkout: Checkout) -> None:
     owner = owner_with(checkout, ("torch", "2.9.0a0+vendor"), ("torchvision", "0.24"))
     said = checkout.setup("--keep-torch", "--python", str(owner / "bin/python"))
     assert "kept torch 2.9.0a0+vendor" in said and "warning: torchaudio is missing" in said
+    assert "without use_uvm keys" in said and "asks for torch 2.13.0 or newer, and this is 2.9.0a0+vendor" in said
     version, file, *names = checkout.run(".venv/bin/python", WHERE).split()
     assert version == "2.9.0a0+vendor" and Path(file).is_relative_to(owner)
     assert "nvidia-ml-py" in names and "nvidia-nvtx" not in names

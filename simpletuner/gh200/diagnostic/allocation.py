@@ -21,7 +21,7 @@ SMALLEST_CHUNK = 2 << 20
 _CHUNKS_WANTED = 16
 _READERS = 8
 _BLOCK = 1 << 20
-NOT_PROVED = "not proved: speed, and memory of cudaMalloc (weights, optimizer), which never goes beyond HBM"
+NOT_PROVED = "not proved: speed, and that torch trains in it, for which there is --acceptance"
 
 Tell = Callable[[str, float], None]
 

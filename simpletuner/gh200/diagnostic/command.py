@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import stat
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,6 +16,7 @@ from ..errors import GH200Error
 from ..memory.driver import CudaError, Driver
 from ..preflight.config import read_config
 from ..settings.transport import loaded_config
+from .acceptance import command as acceptance
 from .allocation import Allocation, try_allocation
 from .bandwidth import Bandwidth, measure
 from .checks.table import Finding, run_checks
@@ -27,6 +25,7 @@ from .facts import Facts
 from .gpu import read_gpus
 from .host import read_host
 from .machine import Machine
+from .output import check_output, standard_output, write_report
 from .preflighted import ask_preflight
 from .print import Progress, print_page, summary
 from .result import FAIL, SKIP, STATUSES
@@ -36,6 +35,8 @@ SCHEMA_VERSION = 1
 REPORT = "gh200_diagnostic_report.json"
 LARGEST_SCALE = 100.0
 INTERRUPTED = 130
+MOST_MINUTES = 1440.0
+MINUTES, MINUTES_LARGE = 10.0, 60.0
 _NO_DRIVER = "no CUDA device that the driver layer can use (see cuda_device)"
 _EXAMPLES = """\
 examples:
@@ -44,8 +45,11 @@ examples:
   python3 gh200_diagnostic.py --config config/gh200_in_memory_example.json
                                                        will this training config fit on this machine?
   python3 gh200_diagnostic.py --json | jq .summary     for scripts; the exit code says it too
+  .venv/bin/python gh200_diagnostic.py --acceptance    once per machine: every claim of ours tried on it, with trainings
 
-exit code: 0 no check failed, 1 at least one did, 2 the command line or the config file cannot be used
+exit code: 0 no check failed, 1 at least one did, 2 the command line or the config file cannot be used.
+Of an acceptance run: 0 no claim was refuted, 1 at least one was, 3 nothing was tried (no GPU, or one in use), 130 or 143
+interrupted, and what was seen by then is written
 Any Python from 3.10 on will do, torch or not; .venv/bin/python tells most. docs/DIAGNOSTIC.md explains every check.
 """
 
@@ -57,6 +61,16 @@ def _scale(text: str) -> float:
         value = math.nan
     if not 0 < value <= LARGEST_SCALE:
         raise argparse.ArgumentTypeError(f"{text}: a number above 0 and up to {LARGEST_SCALE:g} is wanted, e.g. 1.5")
+    return value
+
+
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"{text}: a number above 0 and up to {MOST_MINUTES:g} is wanted, e.g. 10")
     return value
 
 
@@ -73,51 +87,20 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--bandwidth", action="store_true", help="also measure copies between host and GPU")
     made.add_argument("--config", type=Path, metavar="FILE", help="also check this training config (.json or .toml)")
     made.add_argument(
-        "--output", type=Path, default=Path(REPORT), metavar="FILE", help=f"JSON report (default {REPORT})"
+        "--output", type=Path, metavar="FILE",
+        help=f"JSON report (default {REPORT}, of an acceptance run {acceptance.REPORT})",
+    )  # fmt: skip
+    made.add_argument(
+        "--acceptance", action="store_true", help="the acceptance run of a real machine instead of checks"
     )
+    made.add_argument(
+        "--minutes", type=_minutes, metavar="N",
+        help=f"time of an acceptance run's optional parts (default {MINUTES:g}; with --large {MINUTES_LARGE:g})",
+    )  # fmt: skip
+    made.add_argument("--large", action="store_true", help="acceptance: also train a model that is larger than HBM")
     made.add_argument("--json", action="store_true", help="the report on standard output, and nothing else there")
     made.add_argument("--quiet", action="store_true", help="only the summary line")
     return made
-
-
-def _check_output(target: Path) -> None:
-    """Finds out before any work whether the report can be written; leaves nothing behind."""
-    folder = target.resolve().parent
-    try:
-        if target.is_dir():
-            raise IsADirectoryError(21, "is a folder")
-        if _is_plain(target):
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-    except OSError as error:
-        raise GH200Error(
-            "The report cannot be written.",
-            where=str(target),
-            why=error.strerror or str(error),
-            fix="name a file in a folder that exists and can be written with --output FILE",
-        ) from error
-
-
-def _is_plain(target: Path) -> bool:
-    """False for a device or a pipe, which must be written to and never replaced."""
-    try:
-        return stat.S_ISREG(target.stat().st_mode)
-    except FileNotFoundError:
-        return True
-
-
-def _write(target: Path, text: str) -> None:
-    """In one step: a reader sees the old report or the new one."""
-    if not _is_plain(target):
-        target.write_text(text, encoding="utf-8")
-        return
-    place = target.resolve()
-    part = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(place)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _dynamic(facts: Facts, machine: Machine, options: argparse.Namespace, progress: Progress) -> Facts:
@@ -185,15 +168,38 @@ def diagnose(
     return facts, run_checks(facts, config is not None)
 
 
-def main(arguments: Sequence[str] | None = None, machine: Machine | None = None) -> int:
+def _options(words: list[str]) -> argparse.Namespace:
+    made = parser()
+    options = made.parse_args(words)
+    if options.acceptance:
+        others = [name for name in ("config", "skip_allocation", "bandwidth") if getattr(options, name)]
+        if others:
+            made.error(
+                f"--acceptance goes without --{others[0].replace('_', '-')}: run the diagnostic once more for it"
+            )
+    elif options.large or options.minutes is not None:
+        made.error(f"{'--large' if options.large else '--minutes'} belongs to --acceptance")
+    options.minutes = options.minutes or (MINUTES_LARGE if options.large else MINUTES)
+    options.output = options.output or Path(acceptance.REPORT if options.acceptance else REPORT)
+    return options
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    machine: Machine | None = None,
+    trainer: acceptance.MakeTrainer | None = None,
+) -> int:
+    """`trainer` makes what runs the trainings of an acceptance run; this package has nothing that could."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser().parse_args(words)
+    options = _options(words)
     try:
-        _check_output(options.output)
+        check_output(options.output)
         config = None if options.config is None else loaded_config(options.config.expanduser())
     except GH200Error as error:
         print(error.render(), file=sys.stderr)
         return 2
+    if options.acceptance:
+        return acceptance.accept(machine or Machine(), options, words, trainer)
     try:
         facts, findings = diagnose(machine or Machine(), options, config)
     except KeyboardInterrupt:
@@ -202,7 +208,7 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
     code = 1 if any(finding.status == FAIL for finding in findings) else 0
     text = json.dumps(report_of(facts, findings, words, code), indent=1) + "\n"
     try:
-        _write(options.output, text)
+        write_report(options.output, text)
     except OSError as error:
         print(f"The report could not be written to {options.output}: {error}", file=sys.stderr)
         return 2
@@ -211,16 +217,10 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
 
 
 def _show(options: argparse.Namespace, facts: Facts, findings: tuple[Finding, ...], text: str) -> None:
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
+    with standard_output():
         if options.json:
             sys.stdout.write(text)
-        else:
-            if not options.quiet:
-                print_page(facts, findings, sys.stdout)
-            print(summary(findings, str(options.output)))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # `| head` has seen enough; the report is written, and the exit code still counts.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+        if not options.quiet:
+            print_page(facts, findings, sys.stdout)
+        print(summary(findings, str(options.output)))

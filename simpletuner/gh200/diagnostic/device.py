@@ -75,7 +75,10 @@ class Device:
         self.driver.finish_stream(self._stream, self.ordinal)
 
     def close(self) -> None:
+        """Safe to call again."""
+        stream, self._stream = self._stream, 0
         try:
-            self.driver.destroy_stream(self._stream, self.ordinal)
+            if stream:
+                self.driver.destroy_stream(stream, self.ordinal)
         except CudaError:
             pass  # after a fatal error every call fails; the test has told of it, and the stream goes with the process

@@ -16,7 +16,8 @@ from .facts import Facts
 from .gpu import Gpu
 from .host import UNLIMITED, Host
 from .result import FAIL, PASS, SKIP, STATUSES, WARN, gb
-from .software import Software, Torch
+from .software import Software
+from .torch_build import Torch
 
 COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2"}
 PLAIN_WIDTH = 120
@@ -68,6 +69,7 @@ def _gpu_rows(facts: Facts) -> Iterator[tuple[str, str]]:
 def _software_rows(software: Software) -> Iterator[tuple[str, str]]:
     yield "Python", f"{'.'.join(map(str, software.python))} ({software.executable})"
     yield "torch", _torch(software.torch)
+    yield "beyond HBM", software.beyond_hbm.text
     here = [f"{name} {version}" for name, version in software.packages.items() if version and name != "torch"]
     yield "packages", ", ".join(here) or "none of the fork's"
     release = software.upstream_release or "(no fork built)"
@@ -115,25 +117,25 @@ def summary(findings: tuple[Finding, ...], report: str) -> str:
 def print_page(facts: Facts, findings: tuple[Finding, ...], stream: TextIO) -> None:
     colour = wants_colour(stream)
     width = max(NARROWEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if stream.isatty() else PLAIN_WIDTH
-    print(_painted("Facts", "1", colour), file=stream)
+    print(painted("Facts", "1", colour), file=stream)
     for label, text in fact_rows(facts):
-        _row(f"  {label:<{LABEL}}", text, width, stream)
-    print("\n" + _painted("Checks", "1", colour), file=stream)
+        row(f"  {label:<{LABEL}}", text, width, stream)
+    print("\n" + painted("Checks", "1", colour), file=stream)
     widest = max(len(finding.id) for finding in findings)
     for finding in findings:
         head = f"  {finding.status:<4}  {finding.id:<{widest}}  "
-        mark = head.replace(finding.status, _painted(finding.status, COLOURS[finding.status], colour), 1)
-        _row(head, finding.message, width, stream, mark)
+        mark = head.replace(finding.status, painted(finding.status, COLOURS[finding.status], colour), 1)
+        row(head, finding.message, width, stream, mark)
         if finding.fix:
-            _row(" " * len(head), f"fix: {finding.fix}", width, stream)
+            row(" " * len(head), f"fix: {finding.fix}", width, stream)
     print(file=stream)
 
 
-def _painted(text: str, code: str, colour: bool) -> str:
+def painted(text: str, code: str, colour: bool) -> str:
     return f"\033[{code}m{text}\033[0m" if colour else text
 
 
-def _row(head: str, text: str, width: int, stream: TextIO, shown_head: str | None = None) -> None:
+def row(head: str, text: str, width: int, stream: TextIO, shown_head: str | None = None) -> None:
     lines = textwrap.wrap(text, max(20, width - len(head)), break_on_hyphens=False) or [""]
     print((shown_head or head) + lines[0], file=stream)
     for line in lines[1:]:

@@ -17,6 +17,7 @@ from ..memory.limits import spoken_size
 from ..memory.places import places
 from ..run import MANAGED, MANAGED_MEMORY, Run
 from .blocks import Blocks, Kind
+from .names import ALLOCATOR_VARIABLES, asks_patched_allocator
 from .refusals import refuse
 from .seams import GradientMoments, TrainerMoments
 from .torch_pool import TorchPool, check_torch
@@ -31,7 +32,6 @@ KINDS = {
     "ema": Kind("EMA", on_gpu=False),
 }
 SCRATCH = Kind("optimizer scratch", on_gpu=True)
-ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 class ManagedMemory:
@@ -120,7 +120,7 @@ def _described(mode: str, memory: ManagedMemory) -> str:
 
 
 def _patched_torch() -> bool:
-    return any("use_uvm:true" in os.environ.get(name, "").lower() for name in ALLOCATOR_VARIABLES)
+    return any(asks_patched_allocator(os.environ.get(name, "")) for name in ALLOCATOR_VARIABLES)
 
 
 def _check_allocator_settings() -> None:

@@ -11,11 +11,7 @@ import torch
 
 from ..errors import GH200Error
 from .blocks import Blocks
-
-# Public where torch has it; these it has not, and another torch may lack them.
-CUSTOM_ALLOCATOR = "_cuda_customAllocator"
-FOR_ALL_THREADS = ("_cuda_beginAllocateToPool", "_cuda_endAllocateToPool", "_cuda_releasePool")
-PRIVATE = (CUSTOM_ALLOCATOR, *FOR_ALL_THREADS)
+from .names import CUSTOM_ALLOCATOR, FOR_ALL_THREADS, PRIVATE, PUBLIC
 
 
 class PoolsUnsupported(GH200Error):
@@ -25,7 +21,7 @@ class PoolsUnsupported(GH200Error):
 def check_torch() -> None:
     """Before anything is loaded: every name of torch's that is used here exists, and its own allocator is in charge."""
     absent = [f"torch._C.{name}" for name in PRIVATE if not hasattr(torch._C, name)]
-    absent += [f"torch.cuda.{name}" for name in ("MemPool", "use_mem_pool") if not hasattr(torch.cuda, name)]
+    absent += [f"torch.cuda.{name}" for name in PUBLIC if not hasattr(torch.cuda, name)]
     if absent:
         raise PoolsUnsupported(
             f"torch {torch.__version__} cannot put its allocations into managed memory.",

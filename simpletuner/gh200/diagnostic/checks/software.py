@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from ..facts import Facts
 from ..result import FAIL, PASS, SKIP, WARN, Result
-from ..software import ALLOCATOR_VARIABLES, PREFIXES
+from ..software import PREFIXES
+from ..torch_build import ALLOCATOR_VARIABLES
 
 LEAST_PYTHON, FIRST_TOO_NEW = (3, 12), (3, 14)
 LEAST_BINDINGS = (12, 9)
@@ -35,6 +38,33 @@ def torch_build(facts: Facts) -> Result:
     if facts.grace or facts.gpus.devices:
         return Result(FAIL, f"{shown}: a CPU build, which cannot use the GPU")
     return Result(WARN, f"{shown}: a CPU build")
+
+
+def torch_version(facts: Facts) -> Result:
+    torch, least = facts.software.torch, facts.software.least_torch
+    if torch is None or torch.error or not torch.version:
+        return Result(SKIP, NO_TORCH if torch is None else "there is no torch that could tell (see torch_build)")
+    shown = f"{torch.version}, a build with use_uvm keys" if torch.takes_uvm_keys else torch.version
+    if least is None:
+        return Result(SKIP, f"{shown}; without a built fork nobody says which one upstream needs")
+    asked = f"SimpleTuner {facts.software.upstream_release} asks for {least} or newer"
+    if _numbers(torch.version) < _numbers(least):
+        return Result(FAIL, f"{shown}: {asked}")
+    return Result(PASS, f"{shown}; {asked}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def beyond_hbm(facts: Facts) -> Result:
+    beyond = facts.software.beyond_hbm
+    if beyond.possible:
+        return Result(PASS, beyond.text)
+    torch = facts.software.torch
+    if torch is None or torch.error or not torch.cuda:
+        return Result(SKIP, beyond.text)
+    return Result(WARN, f"{beyond.text}: managed_memory would be refused")
 
 
 def torch_sees_gpu(facts: Facts) -> Result:

@@ -140,6 +140,15 @@ CHECKS: tuple[Check, ...] = (
         _CUDA_TORCH,
     ),
     Check(
+        "software", FAIL, of_software.torch_version, "Is torch new enough for the upstream release under the fork?",
+        "use the locked torch (scripts/setup.sh), on which managed_memory does by pools what a patched build does by keys; "
+        "or build the patch again on a newer torch",
+    ),
+    Check(
+        "software", WARN, of_software.beyond_hbm, "What would put torch's allocations beyond HBM: keys or pools?",
+        "use the locked torch (scripts/setup.sh), or one that has the names",
+    ),
+    Check(
         "software", FAIL, of_software.torch_sees_gpu, "Does torch find the GPU and have code for it?",
         "a torch for CUDA 13 needs driver R580 or newer: update the driver, or install a torch for an older CUDA",
     ),

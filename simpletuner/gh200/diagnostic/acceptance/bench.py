@@ -1,0 +1,88 @@
+"""What every part of an acceptance run is handed: the GPU, the machine, how much memory it may take, how long it has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ...memory.driver import DeviceAttribute, Driver
+from ...memory.hbm import NUMA_NODE
+from ..allocation import SMALLEST_CHUNK, Tell
+from ..device import Device
+from ..facts import Facts
+from ..host import read_host
+from ..machine import Machine
+from ..result import gb
+from .claims import NotTested
+from .trainings import Trained, Trainer
+
+SAMPLE = 256 << 20
+MODEL = "GH200"
+
+
+@dataclass
+class Bench:
+    """`deadline` is on the monotonic clock, `hbm` all bytes of the GPU; `trainer` is None where nothing can train, and `untrained` says why."""
+
+    facts: Facts
+    machine: Machine
+    device: Device
+    tell: Tell
+    scale: float
+    deadline: float
+    hbm: int
+    trainer: Trainer | None = None
+    untrained: str = ""
+    large: bool = False
+    trained: list[Trained] = field(default_factory=list)
+
+    @property
+    def driver(self) -> Driver:
+        return self.device.driver
+
+    @property
+    def ordinal(self) -> int:
+        return self.device.ordinal
+
+    @property
+    def mode(self) -> str:
+        """As the driver tells it: `NUMA`, `CDMM`, or `none` where CPU and GPU share no page tables."""
+        if not self.attribute(DeviceAttribute.PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES):
+            return "none"
+        return "NUMA" if self.attribute(DeviceAttribute.NUMA_CONFIG) == NUMA_NODE else "CDMM"
+
+    @property
+    def is_gh200(self) -> bool:
+        """Whether speeds may be judged: what is known of them was measured on this model."""
+        return self.facts.grace and MODEL in self.driver.device_name(self.ordinal)
+
+    def attribute(self, attribute: DeviceAttribute) -> int:
+        return self.driver.device_attribute(attribute, self.ordinal)
+
+    def room(self) -> int:
+        """What the host can give at this moment."""
+        return read_host(self.machine).room_bytes
+
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def sample(self) -> int:
+        """Bytes one test may take: a quarter of what GPU and host have free, and never much."""
+        free, _ = self.device.memory()
+        host = self.room()
+        size = min(SAMPLE, free // 4, host // 4) // SMALLEST_CHUNK * SMALLEST_CHUNK
+        if not size:
+            raise NotTested(f"not enough free memory: {gb(free)} on the GPU, {gb(host)} on the host")
+        return size
+
+    @contextmanager
+    def managed(self, size: int) -> Iterator[int]:
+        if not self.device.shares_managed_memory:
+            raise NotTested("this GPU has no concurrent managed access")
+        pointer = self.device.allocate_managed(size)
+        try:
+            yield pointer
+        finally:
+            self.device.free(pointer)

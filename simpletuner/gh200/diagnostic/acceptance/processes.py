@@ -1,0 +1,103 @@
+"""Threads that never used CUDA, and forked children: who has a context, and who has the memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from ...memory.driver import HOST, Advice, CudaError
+from ...memory.pages import PAGE
+from .bench import Bench
+from .claims import Answer, judged
+
+CHILD_SECONDS = 20.0
+TOUCHED, REFUSED, CALLED = 0, 41, 42
+
+
+def threads(bench: Bench) -> Iterator[Answer]:
+    found: dict[str, int] = {}
+    failed: list[Exception] = []
+
+    def work() -> None:
+        driver, device = bench.driver, bench.device
+        try:
+            found["before"] = int(driver.call("cuCtxGetCurrent"))
+            pointer = device.allocate_managed(PAGE)
+            try:
+                driver.advise(pointer, PAGE, Advice.SET_PREFERRED_LOCATION, HOST, bench.ordinal)
+                device.move_in(pointer, PAGE)
+                device.fill(pointer, 1, PAGE)
+            finally:
+                device.free(pointer)
+            found["after"] = int(driver.call("cuCtxGetCurrent"))
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    right = not failed and found.get("before") == found.get("after") == 0
+    seen = f"failed: {failed[0]}" if failed else "worked" if right else "a context was current before or after"
+    expected = "no context before, allocation, advice, prefetch and fill work, no context after"
+    yield judged("fresh_thread", right, expected, seen)
+
+
+def forked_child(bench: Bench) -> Iterator[Answer]:
+    with bench.managed(PAGE) as pointer:
+        ctypes.memset(pointer, 1, PAGE)
+
+        def touch() -> int:
+            ctypes.string_at(pointer, 1)
+            return TOUCHED
+
+        ended = _child(touch)
+        killed = ended in (-signal.SIGSEGV, -signal.SIGBUS)
+        yield judged("child_has_no_memory", killed, "SIGBUS or SIGSEGV", _spoken(ended))
+
+        def call() -> int:
+            try:
+                bench.driver.memory_info(bench.ordinal)
+            except CudaError:
+                return REFUSED
+            return CALLED
+
+        ended = _child(call)
+        yield judged("child_calls_nothing", ended == REFUSED, "our own error, no call", _spoken(ended))
+
+
+def _child(work: Callable[[], int]) -> int:
+    """Its exit code, or the signal it died of, negative; it runs nothing of ours afterwards and leaves no core file."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            code = work()
+        finally:
+            os._exit(code)
+    give_up = time.monotonic() + CHILD_SECONDS
+    try:
+        while time.monotonic() < give_up:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                child = 0
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
+        return -signal.SIGKILL
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _spoken(ended: int) -> str:
+    if ended < 0:
+        return f"it ended by {signal.Signals(-ended).name}"
+    return {TOUCHED: "it read the memory", REFUSED: "refused", CALLED: "it called the driver"}.get(
+        ended, f"exit {ended}"
+    )

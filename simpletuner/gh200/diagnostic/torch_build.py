@@ -1,0 +1,120 @@
+"""The torch of this interpreter: what it says of itself, what allocator settings it takes, how it goes beyond HBM."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..pools.names import ALLOCATOR_VARIABLES, PRIVATE, PUBLIC, asks_patched_allocator
+from .machine import Machine
+
+__all__ = ["ALLOCATOR_VARIABLES", "BeyondHbm", "Torch", "beyond_hbm", "read_torch", "refusal"]
+TORCH_SECONDS = 120.0
+POOLS, KEYS, NOTHING = "pools", "allocator keys", "nothing"
+
+# Upstream's folder may be the working directory: torch must be the installed one.
+_TORCH_FACTS = """
+import json, sys
+sys.path[:] = [place for place in sys.path if place]
+import torch
+facts = {"version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available()}
+facts["device_count"] = torch.cuda.device_count() if facts["available"] else 0
+facts["architectures"] = torch.cuda.get_arch_list() if torch.version.cuda else []
+private, public = json.loads(sys.argv[1])
+facts["lacking"] = ["torch._C." + name for name in private if not hasattr(torch._C, name)]
+facts["lacking"] += ["torch.cuda." + name for name in public if not hasattr(torch.cuda, name)]
+judge = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+judge = judge or getattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", None)
+try:
+    facts["takes_uvm_keys"] = judge is not None and judge("use_uvm:True") is None
+except Exception:
+    facts["takes_uvm_keys"] = False
+print("FACTS " + json.dumps(facts))
+"""
+# Importing torch accepts most bad keys and fails at the first allocation; these two calls judge them at once.
+_ALLOCATOR = """
+import os, sys
+sys.path[:] = [place for place in sys.path if place]
+import torch
+judge = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+judge = judge or getattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", None)
+if judge is None:
+    print("UNKNOWN")
+else:
+    judge(os.environ[sys.argv[1]])
+    print("ACCEPTED")
+"""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """What this interpreter's torch said of itself; `error` is the last line where it could not be imported.
+
+    `lacking` are the names our pools would need, `takes_uvm_keys` is true of the owner's patched build.
+    """
+
+    version: str | None = None
+    cuda: str | None = None
+    available: bool = False
+    device_count: int = 0
+    architectures: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    takes_uvm_keys: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class BeyondHbm:
+    """What would put torch's own allocations into managed memory: `pools`, `allocator keys` or `nothing`."""
+
+    by: str
+    text: str
+
+    @property
+    def possible(self) -> bool:
+        return self.by != NOTHING
+
+
+def read_torch(machine: Machine) -> Torch | None:
+    if not machine.importable("torch"):
+        return None
+    # Some allocator settings abort the import itself; they are judged on their own.
+    environ = {name: value for name, value in machine.environ.items() if name not in ALLOCATOR_VARIABLES}
+    ran = machine.run((sys.executable, "-c", _TORCH_FACTS, json.dumps((PRIVATE, PUBLIC))), TORCH_SECONDS, environ)
+    for line in ran.output.splitlines():
+        if ran.code == 0 and line.startswith("FACTS "):
+            facts = json.loads(line.removeprefix("FACTS "))
+            listed = {name: tuple(facts.get(name, ())) for name in ("architectures", "lacking")}
+            return Torch(**facts | listed)
+    return Torch(error=ran.problem or ran.last_line)
+
+
+def refusal(machine: Machine, variable: str) -> str | None:
+    """Why torch refuses this variable's settings; empty when it takes them, None when it cannot be asked."""
+    others = [name for name in ALLOCATOR_VARIABLES if name != variable]
+    environ = {name: value for name, value in machine.environ.items() if name not in others}
+    ran = machine.run((sys.executable, "-c", _ALLOCATOR, variable), TORCH_SECONDS, environ)
+    if ran.code == 0:
+        return None if "UNKNOWN" in ran.output else ""
+    said = re.search(r"^\s*(?:what\(\):|\w+(?:Error|Exception):)\s*(.+)$", ran.errors, re.MULTILINE)
+    return ran.problem or (said[1] if said else ran.last_line)
+
+
+def beyond_hbm(torch: Torch | None, settings: Mapping[str, str], refused: Mapping[str, str]) -> BeyondHbm:
+    """`settings` are the allocator settings of the environment, `refused` those that this torch does not take."""
+    if torch is None or torch.error:
+        return BeyondHbm(NOTHING, "there is no torch that could")
+    asked = [name for name, value in settings.items() if asks_patched_allocator(value)]
+    if torch.takes_uvm_keys and asked and not any(name in refused for name in asked):
+        return BeyondHbm(
+            KEYS, f"torch {torch.version} is a build with use_uvm keys, {asked[0]} sets them: its own allocator"
+        )
+    stock = f"pools of torch {torch.version}, where gh200_optimizations.managed_memory asks for them"
+    unset = "torch has use_uvm keys that are not set (source scripts/setup_gh200_env.sh sets them)"
+    if torch.lacking:
+        lacking = f"torch {torch.version} has no {', '.join(torch.lacking)}"
+        return BeyondHbm(NOTHING, f"{lacking}; {unset}" if torch.takes_uvm_keys else lacking)
+    return BeyondHbm(POOLS, f"{stock}; {unset}" if torch.takes_uvm_keys else stock)
