@@ -71,6 +71,7 @@ def test_preload_reads_everything_before_anybody_asks(tmp_path: Path, caplog: py
         report = read_ahead(cache)
     assert report["entries"] == 50 and report["how"] == {"straight": 50} and not report["left_out"]
     assert "read ahead 50 entries" in caplog.text and "nothing was left out" in caplog.text
+    assert "0.000 GB" not in caplog.text
     for number, path in enumerate(paths):
         found = cache.backend.torch_load(path)
         assert found["n"] == number and found["latents"].tolist() == [float(number)] * 64

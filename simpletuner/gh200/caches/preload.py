@@ -13,6 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..memory.limits import spoken_size
 from .arena import Consumer
 from .blocks import ArenaFull
 from .listing import CacheFiles
@@ -254,8 +255,8 @@ class Preload:
 
     def summary(self) -> str:
         seconds = max(self._seconds, 1e-9)
-        size = self.bytes / 1e9
-        text = f"read ahead {self.entries} entries, {size:.3f} GB in {seconds:.1f} s ({size / seconds:.2f} GB/s)"
+        speed = f" ({spoken_size(self.bytes / seconds)}/s)" if seconds >= 0.1 else ""
+        text = f"read ahead {self.entries} entries, {spoken_size(self.bytes)} in {seconds:.1f} s{speed}"
         left = ", ".join(f"{count} {why}" for why, count in sorted(self.left_out.items()))
         stopped = f" (stopped: {self._why_stopped})" if self._why_stopped else ""
         return f"{text}; left out: {left}{stopped}" if left else f"{text}; nothing was left out{stopped}"
