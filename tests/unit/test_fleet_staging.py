@@ -165,6 +165,13 @@ class Memory:
 def test_fleet_a_budget_that_nobody_shares_is_used_to_the_last_byte() -> None:
     memory = Memory(1000)
     assert all(memory.take(10) for _ in range(100)) and not memory.take(1)
+    # What this one has in hand is nobody else's: two large files at once fit as they would one by one.
+    memory = Memory(1000)
+    both = [threading.Thread(target=memory.budget.reserve, args=(450,), daemon=True) for _ in range(2)]
+    for thread in both:
+        thread.start()
+        thread.join(10)
+    assert memory.budget._reserved == 900
 
 
 def test_fleet_a_budget_follows_what_others_take_meanwhile() -> None:
