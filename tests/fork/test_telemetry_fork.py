@@ -115,7 +115,7 @@ def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
     report = lab.folder / "stand_in.jsonl"
     lab.add_dataset("pictures", 8)
     launcher = Launcher(gpu=True, ranks=2, prefix=(str(HERE / "run.sh"), "--devices", "2", "--report", str(report)))
-    changes = {"max_train_steps": 4, "train_batch_size": 2, "cache_config": UNIFIED}
+    changes = {"max_train_steps": 4, "train_batch_size": 2, "cache_config": UNIFIED | {"placement": "managed"}}
     variables = {"ACCELERATE_MIXED_PRECISION": "bf16", "STAND_IN_RANDOM": "cpu", "STAND_IN_BACKEND": "gloo"}
     waits = {}
     for name, interval in (("two_off", 0), ("two", 0.5)):

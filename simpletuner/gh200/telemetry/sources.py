@@ -17,7 +17,7 @@ _CACHES = "caches"
 _KNOWN = frozenset(
     {
         "entries", "hits", "disk_reads", "disk_reads_in_training", "waited_seconds", "packed_bytes", "payload_bytes",
-        "arena_bytes", "limit_bytes", "managed", "preload", "places",
+        "arena_bytes", "limit_bytes", "managed", "preload", "places", "batches_in_one_copy", "bytes_copied",
     }
 )  # fmt: skip
 
@@ -49,10 +49,14 @@ def parts(told: Reports) -> dict[str, Any]:
     }
     if "entries" in caches:
         found["caches"] = _caches(caches)
-    moved = unified.get("copies", {})
-    if moved.get("moves"):
-        found["copies"] = Copies(count=moved["moves"], bytes=moved["moved_bytes"])
+    found["copies"] = _copies(unified.get("copies", {}), caches)
     return found
+
+
+def _copies(moved: Mapping[str, int], caches: Mapping[str, Any]) -> Copies | None:
+    """Pages that were moved, and batches that went in one copy."""
+    count = moved.get("moves", 0) + caches.get("batches_in_one_copy", 0)
+    return Copies(count=count, bytes=moved.get("moved_bytes", 0) + caches.get("bytes_copied", 0)) if count else None
 
 
 def _caches(told: Mapping[str, Any]) -> Caches:

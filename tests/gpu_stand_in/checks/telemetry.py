@@ -26,6 +26,7 @@ from simpletuner.gh200.telemetry.sites import RunTelemetry  # noqa: E402
 DEVICE = torch.device("cuda:1")
 MB = 1 << 20
 LOG = Path(os.environ["STAND_IN_LOG"])
+CACHES = {"vae_cache_type": "unified_memory", "placement": "managed"}
 ASKED = {"telemetry_interval": 3600, "enable_uvm_hints": True, "managed_memory": "state"}
 
 
@@ -57,7 +58,7 @@ class Trainer:
 
 
 def begun(folder: Path) -> tuple[Run, RunTelemetry, pools.ManagedMemory]:
-    settings = read_settings({"gh200_optimizations": ASKED, "cache_config": {"vae_cache_type": "unified_memory"}}, {})
+    settings = read_settings({"gh200_optimizations": ASKED, "cache_config": CACHES}, {})
     run = begin_memory_run(CacheOptions.from_settings(settings), settings)
     run.hints.settle_on(DEVICE)
     trainer = Trainer(folder)
