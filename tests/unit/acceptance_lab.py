@@ -16,7 +16,7 @@ WAYS = {
     "timings": {"managed": EACH, "pinned": EACH, "hbm": EACH, "stock": EACH},
 }  # fmt: skip
 RUN = """
-import ctypes, json, os, signal, sys, threading, time
+import ctypes, json, os, signal, sys, tempfile, threading, time
 from simpletuner.gh200.diagnostic.acceptance.trainings import Trained
 from simpletuner.gh200.diagnostic.command import main
 from simpletuner.gh200.diagnostic.machine import Machine, Ran, run_limited
@@ -56,6 +56,8 @@ def run(command, seconds, environ=None):
             return answer
     return run_limited(command, seconds, environ)
 
+# Other runs on this machine have the same played GPU.
+tempfile.tempdir = os.getcwd()
 machine = Machine(importable=lambda name: True, run=run)
 code = main({words!r}, machine, trainer=Played if {trains!r} else None)
 print("CODE", code, "CLOSED", Played.closed, flush=True)

@@ -18,6 +18,7 @@ from diagnostic_lab import REPO, schema_errors
 
 from gh200_lab.pages import acceptance as acceptance_page
 from simpletuner.gh200.diagnostic.acceptance.claims import CLAIMS
+from simpletuner.gh200.diagnostic.acceptance.guard import mark_of
 from simpletuner.gh200.diagnostic.acceptance.session import PARTS
 from tests.gpu_stand_in.stand_in import Machine
 
@@ -118,7 +119,7 @@ def test_acceptance_cuts_what_the_minutes_do_not_allow(machine: Machine) -> None
     report, _ = accepted(machine, "--quiet", "--minutes", "0.00001")
     cut = {claim["id"] for claim in report["claims"] if "--minutes" in claim["seen"]}
     assert {"all_on_bits", "to_device_speed", "allocation_beyond_hbm"} <= cut and report["trainings"] == []
-    assert verdicts(report)["evicted_intact"] == "shown"
+    assert verdicts(report)["evicted_intact"] == "shown" and "not asked for" in seen(report, "larger_than_hbm")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_acceptance_on_another_gpus_processes_is_not_refused(machine: Machine) -
 
 def test_acceptance_one_at_a_time(machine: Machine) -> None:
     with socket.socket(socket.AF_UNIX) as other:
-        other.bind(f"\0gh200-acceptance-{UUID}")
+        other.bind(mark_of(UUID, str(machine.log.parent)))
         report, output = accepted(machine, code=3)
     assert not report and "Another acceptance run is at work" in output
     accepted(machine, "--quiet")

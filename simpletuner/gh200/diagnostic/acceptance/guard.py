@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -65,13 +67,18 @@ def _used(gpu: Gpu | None, memory: tuple[int, int]) -> Iterator[str]:
         yield f"{gb(used)} of {gb(total)} HBM are in use"
 
 
+def mark_of(uuid: str, folder: str) -> str:
+    """A name of the kernel's, no file; runs see each other that share the temporary folder, as ranks do."""
+    return f"\0gh200-acceptance-{uuid}-{zlib.crc32(os.fsencode(folder)):08x}"
+
+
 @contextmanager
 def only_one(uuid: str) -> Iterator[None]:
     """Held by a name that the kernel forgets with this process, however it ends."""
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
-            mark.bind(f"\0gh200-acceptance-{uuid}")
+            mark.bind(mark_of(uuid, tempfile.gettempdir()))
         except OSError as error:
             raise GpuBusy(
                 "Another acceptance run is at work on this GPU, so nothing was tried.",

@@ -42,7 +42,7 @@ PARTS: tuple[Part, ...] = (
     Part("scale", scale, optional=True),
     Part("moving a batch", batch, optional=True),
     Part("trainings", trainings, optional=True),
-    Part("large", large, optional=True),
+    Part("large", large),  # looks at the time itself, once it is asked for
 )
 ALONE = ("moving a batch", "trainings", "large")
 
