@@ -147,7 +147,17 @@ write_commands() {
     into "$site/gh200-start.pth" <<<"import gh200_start"
 }
 
+# The web page's scripts and styles; without them it asks other hosts, as upstream's does, so nothing stops here.
+vendor_page() {
+    [[ $environment == "$home/.venv" && -w $home/build && -f $home/requirements/web.json ]] || return 0
+    ! cmp -s "$home/requirements/web.json" "$home/build/web/packages.json" || return 0
+    local said
+    said=$(cd "$home" && "$environment/bin/python" -m gh200_lab.web_assets 2>&1 | tail -n 1) || true
+    gh200_say "$(printf '%-16s %s' "web page" "$said")"
+}
+
 say_ready() {
+    vendor_page
     # Made before there was such a command, or by somebody else.
     [[ $environment != "$home/.venv" || ! -w $environment/bin ]] || write_commands "$(site_packages)"
     gh200_say "$(printf '%-16s %s' "${environment##*/}" "ready: $environment")"

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FORK = ROOT / "build/fork"
 FORK_PROBLEM = pytest.StashKey[str]()
 OVERLAY = ("simpletuner/gh200", "simpletuner/helpers/data_backend/builders/in_memory.py")
+SUFFIXES = (".py", ".html", ".js")
 GATES = {"network": "asks the package registry"}
 LEVELS = ("unit", "integration", "system", "performance")
 FIX = "make it with ./execute_gh200_rebase.sh --skip-tests"
@@ -60,7 +61,8 @@ def _import_the_fork_lightly() -> None:
 
 def _overlay_files(root: Path) -> dict[str, bytes]:
     tops = [root / name for name in OVERLAY]
-    paths = [path for top in tops for path in ([top] if top.is_file() else top.rglob("*.py"))]
+    found = (path for top in tops for path in ([top] if top.is_file() else top.rglob("*")))
+    paths = [path for path in found if path.suffix in SUFFIXES]
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 

@@ -68,6 +68,9 @@ COMMANDS: dict[str, How] = {
     "scripts/lock_environment.sh --upstream VERSION && scripts/setup.sh": Elsewhere(
         "tests/unit/test_environment.py::test_locks_are_what_their_inputs_give", "lock_environment.sh"
     ),
+    ".venv/bin/python -m gh200_lab.web_assets": Elsewhere(
+        "tests/unit/test_web_assets.py::test_web_ui_packages_are_vendored_with_their_licences", "web_assets"
+    ),
     "source .venv/bin/activate": Run(),
     "source scripts/setup_gh200_env.sh": Elsewhere(
         "tests/unit/test_env_script.py::test_env_script_as_the_operator_types_it", "setup_gh200_env.sh"

@@ -160,3 +160,69 @@ def provide_dummy_scheduler() -> None:
     from .start.dummy_scheduler import provide
 
     provide()
+
+
+def web_fields(registry: Any) -> None:
+    from .web.fields import register
+
+    register(registry)
+
+
+def web_bundle(bundle: Any, form: Any) -> Any:
+    from .web.saving import completed_bundle as completed
+
+    return completed(bundle, form)
+
+
+def web_update(store: Any, name: str, config: Any) -> Any:
+    from .web.saving import completed_update as completed
+
+    return completed(store, name, config)
+
+
+def web_save(form: Any, service: Any) -> None:
+    from .web.saving import check_save as check
+
+    check(form, service)
+
+
+def web_written(config: Any) -> Any:
+    from .web.blocks import written
+
+    return written(config)
+
+
+def web_training_config(data: Any) -> bool:
+    from .web.blocks import is_training_config as training
+
+    return training(data)
+
+
+def web_validation(result: Any, store: Any, config: Any) -> Any:
+    from .web.sites import validation
+
+    return validation(result, store, config)
+
+
+def web_page(tabs: Any, router: Any) -> Any:
+    from .web.page import Page
+
+    return Page(router).take(tabs)
+
+
+def web_backend_type(name: str) -> str:
+    from .web.datasets import backend_type as local
+
+    return local(name)
+
+
+def web_plan(path: Any, datasets: Any) -> Any:
+    from .web.datasets import kept_plan as kept
+
+    return kept(path, datasets)
+
+
+def web_readable(datasets: Any) -> Any:
+    from .web.datasets import readable
+
+    return readable(datasets)

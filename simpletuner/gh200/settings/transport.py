@@ -28,8 +28,7 @@ INLINE_PLACEHOLDER = "(datasets inside the training config)"
 
 def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
     """A config about to become command-line arguments, with our blocks packed into one of them."""
-    if SCHEMA_KEY in mapping:
-        mapping = {key: value for key, value in mapping.items() if key != SCHEMA_KEY}
+    mapping = {key: value for key, value in mapping.items() if plain_key(key) != SCHEMA_KEY}
     bundle = _bundle(mapping)
     rest = {key: value for key, value in mapping.items() if not _bundled(key, value)}
     given = {plain_key(key): value for key, value in rest.items()}

@@ -1,0 +1,181 @@
+"""Upstream's web UI in the built fork: what a save keeps, refuses and says. One server for all of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fork.web_lab import CONFIG, OURS, Server
+
+
+def ours(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: config.get(key) for key in OURS}
+
+
+def test_web_ui_save_keeps_every_block(web_server: Server) -> None:
+    seen = web_server.show("keeps", CONFIG)
+    answer = web_server.save(web_server.form(seen, learning_rate="0.0003"))
+    assert answer.status_code == 200 and "saved" in answer.text
+    after = web_server.read("keeps")
+    assert after["learning_rate"] == pytest.approx(0.0003)
+    assert ours(after) == ours(CONFIG)
+
+
+def test_web_ui_save_keeps_blocks_of_a_form_that_does_not_have_them(web_server: Server) -> None:
+    seen = web_server.show("partly", CONFIG)
+    form = {key: text for key, text in web_server.form(seen).items() if key.removeprefix("--") not in OURS}
+    assert web_server.save(form).status_code == 200
+    assert ours(web_server.read("partly")) == ours(CONFIG)
+
+
+def test_web_ui_save_keeps_older_spellings_and_what_is_misspelt(web_server: Server) -> None:
+    older = {
+        "use_gh200_trainer": True,
+        "initial_effective_batch_size": "4",
+        "data_backend": {"type": "in_memory", "instance_data_dir": "images"},
+        "gh200_optimisations": {"mine": 1},
+    }
+    rest = {key: value for key, value in CONFIG.items() if key not in OURS}
+    seen = web_server.show(
+        "older", rest | {f"--{key}" if key == "data_backend" else key: v for key, v in older.items()}
+    )
+    assert web_server.save(web_server.form(seen, learning_rate="0.0002")).status_code == 200
+    after = web_server.read("older")
+    assert {key: after.get(key) for key in older} == older
+
+
+def test_web_ui_save_changes_one_value_and_no_other(web_server: Server) -> None:
+    seen = web_server.show("one", CONFIG)
+    block = CONFIG["gh200_optimizations"] | {"target_effective_batch_size": 8}
+    assert web_server.save(web_server.form(seen, gh200_optimizations=json.dumps(block))).status_code == 200
+    assert ours(web_server.read("one")) == ours(CONFIG) | {"gh200_optimizations": block}
+
+
+def test_web_ui_block_can_be_emptied(web_server: Server) -> None:
+    seen = web_server.show("empty", CONFIG)
+    assert web_server.save(web_server.form(seen, cache_config=" ")).status_code == 200
+    after = web_server.read("empty")
+    assert "cache_config" not in after and after["gh200_optimizations"] == CONFIG["gh200_optimizations"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"preflight": false,\n "x" 1}', "line 2 column 6"),
+        ('{"x": NaN}', "NaN"),
+        ('{"x": 1, "x": 2}', "twice"),
+        ("[" * 100_000, "JSON"),
+    ],
+)
+def test_web_ui_broken_json_is_refused_with_its_place(web_server: Server, text: str, told: str) -> None:
+    seen = web_server.show("broken", CONFIG)
+    before = web_server.path("broken").read_bytes()
+    answer = web_server.save(web_server.form(seen, gh200_optimizations=text, learning_rate="0.5"))
+    assert answer.status_code == 422 and told in answer.json()["detail"]
+    assert "gh200_optimizations" in answer.json()["detail"]
+    assert web_server.path("broken").read_bytes() == before
+
+
+def test_web_ui_config_changed_on_disk_is_not_lost(web_server: Server) -> None:
+    seen = web_server.show("changed", CONFIG)
+    block = CONFIG["gh200_optimizations"] | {"batch_rampup_steps": 99}
+    web_server.write("changed", CONFIG | {"gh200_optimizations": block})
+    on_disk = web_server.path("changed").read_bytes()
+    form = web_server.form(seen, learning_rate="0.0005")
+    answer = web_server.save(form)
+    assert answer.status_code == 409 and "changed on disk" in answer.json()["detail"]
+    assert "gh200_optimizations" in answer.json()["detail"]
+    assert web_server.path("changed").read_bytes() == on_disk
+    # Saved again by somebody who was told: both are there.
+    told = answer.headers["X-GH200-On-Disk"]
+    assert web_server.save(form | {"gh200_replaces": told}).status_code == 200
+    assert web_server.read("changed")["learning_rate"] == pytest.approx(0.0005)
+    kept = list(web_server.configs.glob("changed.json.backup-*"))
+    assert [path.read_bytes() for path in kept] == [on_disk]
+
+
+def test_web_ui_two_browsers(web_server: Server) -> None:
+    first, second = web_server.show("two", CONFIG), web_server.show("two")
+    assert web_server.save(web_server.form(first, learning_rate="0.0006")).status_code == 200
+    assert web_server.save(web_server.form(second, learning_rate="0.0007")).status_code == 409
+    assert web_server.read("two")["learning_rate"] == pytest.approx(0.0006)
+    # Another browser has opened another config: the first must not be saved into it.
+    shown = web_server.show("two")
+    web_server.show("other", CONFIG)
+    before = web_server.path("other").read_bytes()
+    answer = web_server.save(web_server.form(shown))
+    assert answer.status_code == 409 and '"two"' in answer.json()["detail"] and '"other"' in answer.json()["detail"]
+    assert web_server.path("other").read_bytes() == before
+
+
+def test_web_ui_unreadable_config_is_not_replaced(web_server: Server) -> None:
+    seen = web_server.show("torn", CONFIG)
+    web_server.path("torn").write_text('{"half": ')
+    answer = web_server.save(web_server.form(seen))
+    assert answer.status_code == 409 and "cannot be read" in answer.json()["detail"]
+    assert web_server.path("torn").read_text() == '{"half": '
+    web_server.write("torn", CONFIG)  # upstream's server shows no page at all while the active config is broken
+
+
+def test_web_ui_other_ways_to_save_keep_blocks(web_server: Server) -> None:
+    web_server.show("put", CONFIG)
+    part = {"--learning_rate": "0.0009", "--model_family": "sdxl", "--output_dir": "output"}
+    assert web_server.http.put("/api/configs/put", json={"name": "put", "config": part}).status_code == 200
+    assert ours(web_server.read("put")) == ours(CONFIG)
+    # Save As hands every value over as text.
+    texts = {f"--{key}": value if isinstance(value, str) else json.dumps(value) for key, value in CONFIG.items()}
+    made = web_server.http.post("/api/configs/", json={"name": "copy", "config": texts})
+    assert made.status_code in (200, 201), made.text
+    kept = {key.removeprefix("--"): value for key, value in web_server.read("copy").items()}
+    assert ours(kept) == ours(CONFIG)
+
+
+def test_web_ui_lists_configs_with_inline_datasets(web_server: Server) -> None:
+    web_server.show("inline", CONFIG)
+    web_server.write("only_datasets", {"datasets": CONFIG["datasets"]})
+    names = {item["name"] for item in web_server.http.get("/api/configs/").json()["configs"]}
+    assert "inline" in names and "only_datasets" not in names
+    offered = web_server.http.get("/api/configs/", params={"config_type": "dataloader"}).json()["configs"]
+    assert "inline" not in {Path(item.get("path", item["name"])).stem for item in offered}
+
+
+def test_web_ui_validate_names_the_nearest_key(web_server: Server) -> None:
+    seen = web_server.show("typo", CONFIG)
+    block = json.dumps({"target_effective_batch_sise": 4, "<img src=x>": 1})
+    answer = web_server.http.post("/api/training/validate", data=web_server.form(seen, gh200_optimizations=block))
+    assert answer.status_code == 200
+    assert "gh200_optimizations.target_effective_batch_sise" in answer.text
+    assert 'Did you mean "target_effective_batch_size"?' in answer.text
+    assert "<img" not in answer.text and "&lt;img" in answer.text
+
+
+def test_web_ui_start_answers_with_what_preflight_found(web_server: Server) -> None:
+    seen = web_server.show("no-data", CONFIG)
+    answer = web_server.http.post("/api/training/start", data=web_server.form(seen))
+    assert "Cannot Start" in answer.text and "images" in answer.text and "does not exist" in answer.text
+
+
+def test_web_ui_tab_is_made_from_the_settings(web_server: Server) -> None:
+    web_server.show("tab", CONFIG)
+    page = web_server.http.get("/web/trainer").text
+    assert 'data-tab="gh200"' in page and "X-GH200-On-Disk" in page
+    tab = web_server.http.get("/web/trainer/tabs/gh200").text
+    assert 'data-gh200-key="target_effective_batch_size"' in tab and 'name="--gh200_optimizations"' in tab
+    found = web_server.http.get("/web/trainer/search", params={"q": "gh200"}).json()["results"]
+    assert found["tabs"][0]["name"] == "gh200" and "gh200_optimizations" in {item["name"] for item in found["fields"]}
+
+
+def test_web_ui_datasets_in_memory(web_server: Server) -> None:
+    page = web_server.http.get("/web/trainer").text
+    assert "cleaned.type !== 'local'" not in page
+    plan = [{"id": "p", "type": "in_memory", "dataset_type": "image", "instance_data_dir": "images",
+             "cache_dir_vae": "c", "in_memory": {"compression": "zstd"}}]  # fmt: skip
+    saved = web_server.http.post("/api/datasets/plan", json={"datasets": plan})
+    assert saved.status_code in (200, 201), saved.text
+    loaded = web_server.http.get("/api/datasets/plan").json()
+    entry = next(item for item in loaded["datasets"] if item["id"] == "p")
+    assert entry["in_memory"] == {"compression": "zstd"} and entry["instance_data_dir"] == "images"
+    assert not [item for item in loaded.get("validations", ()) if "blueprint" in item["message"]]

@@ -1,0 +1,136 @@
+"""The page's scripts from this machine: vendored by hash, served by name, addresses led to them."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+
+from gh200_lab import web_assets
+from gh200_lab.web_assets import LOCK, NotVendored, vendor
+from simpletuner.gh200.web import assets
+from simpletuner.gh200.web.assets import ADDRESS, from_this_machine
+
+FILES = {"package.json": b"{}", "LICENSE": b"do as you like", "dist/it.min.js": b"it()", "src/secret.js": b"no"}
+
+
+def package(name: str, files: dict[str, bytes] = FILES) -> tuple[dict[str, Any], bytes]:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for path, data in files.items():
+            member = tarfile.TarInfo(f"package/{path}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    data = held.getvalue()
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
+    return {"package": name, "version": "3.2.1", "files": ["dist/it.min.js"], "integrity": integrity}, data
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
+    """A real registry of two packages: its address, its folder, and their lock."""
+    folder, lock = tmp_path / "registry", tmp_path / "web.json"
+    entries = []
+    for name in ("plain", "@scope/it"):
+        entry, data = package(name)
+        place = folder / name / "-" / f"{name.rpartition('/')[2]}-3.2.1.tgz"
+        place.parent.mkdir(parents=True)
+        place.write_bytes(data)
+        entries.append(entry)
+    lock.write_text(json.dumps(entries))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/", folder, lock
+        server.shutdown()
+
+
+def test_web_ui_packages_are_vendored_with_their_licences(
+    registry: tuple[str, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, _, lock = registry
+    place = tmp_path / "build/web"
+    monkeypatch.setenv("NPM_CONFIG_REGISTRY", address)
+    assert vendor(web_assets.registry_of_npm(), place, lock)
+    kept = sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+    assert kept == sorted(
+        [
+            "packages.json",
+            *(f"{name}/{file}" for name in ("plain", "@scope/it") for file in FILES if "secret" not in file),
+        ]
+    )
+    assert not vendor("http://127.0.0.1:9/", place, lock), "made already: nothing is asked for"
+
+
+def test_web_ui_another_package_than_the_locked_one_is_refused(
+    registry: tuple[str, Path, Path], tmp_path: Path
+) -> None:
+    address, folder, lock = registry
+    place = tmp_path / "build/web"
+    (folder / "plain/-/plain-3.2.1.tgz").write_bytes(package("plain", FILES | {"dist/it.min.js": b"evil()"})[1])
+    with pytest.raises(NotVendored, match="plain 3.2.1 is not the one"):
+        vendor(address, place, lock)
+    with pytest.raises(NotVendored, match="cannot be fetched"):
+        vendor("http://127.0.0.1:9/", place, lock)
+    assert not place.exists() and not list(place.parent.glob(".web-*"))
+
+
+def test_web_ui_without_npm_says_where_to_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NPM_CONFIG_REGISTRY", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotVendored, match="NPM_CONFIG_REGISTRY"):
+        web_assets.registry_of_npm()
+
+
+def test_web_ui_addresses_lead_to_vendored_files(tmp_path: Path) -> None:
+    entry, _ = package("@scope/it")
+    fonts = {"package": "@fortawesome/fontawesome-free", "version": "7.0.1", "files": ["css/all.min.css"]}
+    (tmp_path / "packages.json").write_text(json.dumps([entry, fonts]))
+    page = '<link rel="preconnect" href="https://cdn.example">\n<script src="https://cdn.example/npm/@scope/it@3.x.x/dist/it.min.js">'
+    styles = '<link href="https://other.example/ajax/libs/font-awesome/7.0.0/css/all.min.css">'
+    led = from_this_machine(page + styles, tmp_path)
+    assert (
+        led
+        == f'<script src="{ADDRESS}/@scope/it/dist/it.min.js"><link href="{ADDRESS}/@fortawesome/fontawesome-free/css/all.min.css">'
+    )
+    for stays in ("https://cdn.example/it@4/dist/it.min.js", "https://cdn.example/@scope/it@3/src/secret.js"):
+        assert (
+            from_this_machine(
+                page.replace("https://cdn.example/npm/@scope/it@3.x.x/dist/it.min.js", stays), tmp_path
+            ).count("example")
+            == 2
+        )
+    assert from_this_machine(page, None) == page
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "@scope/it/../../packages.json", "packages.json", "@scope/it/src/secret.js", "/etc/passwd"]
+)
+def test_web_ui_serves_only_what_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    (tmp_path / "packages.json").write_text(json.dumps([package("@scope/it")[0]]))
+    monkeypatch.setattr(assets, "folder", lambda: tmp_path)
+    assert Path(assets.asset("@scope/it/dist/it.min.js").path) == tmp_path / "@scope/it/dist/it.min.js"
+    with pytest.raises(HTTPException):
+        assets.asset(path)
+
+
+def test_web_ui_lock_of_packages_is_whole() -> None:
+    entries = json.loads(LOCK.read_text())
+    assert [entry["package"] for entry in entries] == sorted(entry["package"] for entry in entries)
+    for entry in entries:
+        assert (
+            len(base64.b64decode(entry["integrity"].removeprefix("sha512-"))) == 64
+            and entry["licence"]
+            and entry["files"]
+        )

@@ -1,0 +1,220 @@
+"""Our part of the web UI without a server: blocks kept, controls from the models, templates changed by rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jinja2 import DictLoader, Environment, TemplateNotFound
+
+from simpletuner.gh200.settings.keys import BLOCK_KEYS
+from simpletuner.gh200.settings.schema import CacheConfig, Optimizations
+from simpletuner.gh200.telemetry.files import append, path_of
+from simpletuner.gh200.telemetry.record import Record, Window
+from simpletuner.gh200.web.blocks import BrokenBlock, is_training_config, kept_of, parsed, settled, written
+from simpletuner.gh200.web.controls import controls
+from simpletuner.gh200.web.datasets import kept_plan, readable
+from simpletuner.gh200.web.fields import register
+from simpletuner.gh200.web.live import live
+from simpletuner.gh200.web.page import TEMPLATES, Loader
+from simpletuner.gh200.web.rewriting import rewritten
+from simpletuner.gh200.web.saving import check_save, completed_update
+
+TEXT = st.text('ab "{}[]\\,:é\n-', max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(sorted(BLOCK_KEYS)), JSON.filter(lambda value: value is not None)))
+def test_web_ui_a_form_of_a_config_gives_the_config_back(config: dict[str, Any]) -> None:
+    form = {key: json.dumps(value) for key, value in config.items()}
+    assert settled(config, form) == (config, {})
+    assert settled(config, {}) == (config, {})
+    assert written({f"--{key}": json.dumps(value) for key, value in config.items() if not isinstance(value, str)}) == {
+        f"--{key}": value for key, value in config.items() if not isinstance(value, str)
+    }
+
+
+def test_web_ui_empty_removes_and_absent_keeps() -> None:
+    on_disk = {"cache_config": {"a": 1}, "datasets": [1]}
+    assert settled(on_disk, {"cache_config": " \n"})[0] == {"datasets": [1]}
+    assert settled(on_disk, {"gh200_optimizations": '{"x": 1}'})[0] == {**on_disk, "gh200_optimizations": {"x": 1}}
+
+
+@pytest.mark.parametrize("text", ['{"a": }', "{'a': 1}", '{"a": NaN}', '{"a": 1, "a": 1}', "[" * 50_000, "nonsense"])
+def test_web_ui_broken_text_is_told_and_never_taken(text: str) -> None:
+    values, broken = settled({"cache_config": {"a": 1}}, {"cache_config": text})
+    assert values == {"cache_config": {"a": 1}} and list(broken) == ["cache_config"]
+    with pytest.raises(BrokenBlock):
+        parsed("cache_config", text)
+
+
+def test_web_ui_keeps_what_is_misspelt_and_the_schema() -> None:
+    config = {"--gh200_optimisations": {"a": 1}, "$schema": "x.json", "lora_rank": 4, "webhook_config": [{"a": 1}]}
+    assert kept_of(config) == {"gh200_optimisations": {"a": 1}, "$schema": "x.json"}
+
+
+def test_web_ui_tells_training_configs_from_files_of_datasets() -> None:
+    assert is_training_config({"datasets": [], "--model_family": "sdxl"})
+    assert is_training_config({"datasets": [], "gh200_optimizations": {}})
+    assert is_training_config({"_metadata": {}, "datasets": [], "config": {"output_dir": "x"}})
+    assert not is_training_config({"datasets": [], "_metadata": {}})
+    assert not is_training_config([{"id": "x"}])
+
+
+class Store:
+    """A config store as upstream's, of one file."""
+
+    config_type = "model"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def get_active_config(self) -> str:
+        return "mine"
+
+    def _get_config_path(self, name: str) -> Path:
+        return self.path
+
+    def load_config(self, name: str) -> tuple[dict[str, Any], None]:
+        return json.loads(self.path.read_text()), None
+
+
+def saving(store: Store, **form: str) -> None:
+    check_save(form, SimpleNamespace(get_config_store=lambda: store))
+
+
+def test_web_ui_refuses_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -> None:
+    store = Store(tmp_path / "mine.json")
+    store.path.write_text('{"learning_rate": 1}')
+    seen = json.dumps({"name": "mine", "config": {"--learning_rate": 1.0}})
+    saving(store, gh200_seen=seen)
+    saving(store)  # a client without our script
+    saving(store, gh200_seen="nonsense")
+    store.path.write_text('{"learning_rate": 2}')
+    with pytest.raises(HTTPException) as refused:
+        saving(store, gh200_seen=seen)
+    assert refused.value.status_code == 409 and "(learning_rate)" in refused.value.detail
+    state = refused.value.headers["X-GH200-On-Disk"]
+    for _ in range(2):
+        saving(store, gh200_seen=seen, gh200_replaces=state)
+    assert len(list(tmp_path.glob("mine.json.backup-*"))) == 2
+    store.path.write_text('{"learning_rate": 3}')
+    with pytest.raises(HTTPException):
+        saving(store, gh200_seen=seen, gh200_replaces=state)
+
+
+def test_web_ui_refuses_a_save_into_another_config(tmp_path: Path) -> None:
+    store = Store(tmp_path / "mine.json")
+    with pytest.raises(HTTPException, match="hostile"):
+        saving(store, gh200_seen=json.dumps({"name": "../hostile", "config": {}}))
+
+
+def test_web_ui_update_keeps_and_null_removes(tmp_path: Path) -> None:
+    store = Store(tmp_path / "mine.json")
+    store.path.write_text(json.dumps({"cache_config": {"a": 1}, "datasets": [{"id": "x"}]}))
+    assert completed_update(store, "mine", {"--lora_rank": 4}) == {
+        "--lora_rank": 4, "cache_config": {"a": 1}, "datasets": [{"id": "x"}],
+    }  # fmt: skip
+    assert completed_update(store, "mine", {"cache_config": None, "datasets": "[]"}) == {"datasets": []}
+    assert completed_update(store, "mine", [1]) == [1]
+
+
+def test_web_ui_has_a_control_for_every_key_of_the_models() -> None:
+    made = {(control.block, control.key): control for group in controls().values() for control in group}
+    keys = {("cache_config", key) for key in CacheConfig.model_fields}
+    assert made.keys() == keys | {("gh200_optimizations", key) for key in Optimizations.model_fields}
+    ramp = made["gh200_optimizations", "target_effective_batch_size"]
+    assert (ramp.kind, ramp.least, ramp.whole) == ("number", 1, True)
+    assert made["cache_config", "vae_cache_type"].choices == ("disk", "unified_memory")
+    assert {made["cache_config", "preload"].kind, made["cache_config", "preload"].default} == {"switch", "true"}
+    assert all(control.help for control in made.values())
+
+
+def test_web_ui_fields_only_where_a_field_can_hold_json() -> None:
+    class Field(SimpleNamespace):
+        pass
+
+    def registry(kinds: dict[str, str]) -> Any:
+        pattern = Field(field_type=type("Type", (), kinds)(), importance=type("Importance", (), {"ADVANCED": 1})())
+        made = SimpleNamespace(_fields={"first": pattern})
+        made._add_field = lambda field: made._fields.__setitem__(field.name, field)
+        return made
+
+    older, newer = registry({}), registry({"TEXT_JSON": "text_json"})
+    register(older)
+    register(newer)
+    assert older._fields.keys() == {"first"}
+    assert newer._fields.keys() == {"first", "$schema", *BLOCK_KEYS}
+    assert {field.arg_name for name, field in newer._fields.items() if name != "first"} == {None}
+
+
+def test_web_ui_templates_are_changed_by_rule() -> None:
+    source = (
+        "<head lang='x'>{{ a }}</head> a.type === 'local' b.type !== 'local' a.type === 'localhost' xtype === 'local'"
+    )
+    changed = rewritten("base_htmx.html", source)
+    assert "gh200.isLocal(a.type) !gh200.isLocal(b.type) a.type === 'localhost' xtype === 'local'" in changed
+    assert changed.count("<script>") == 1 and "{{ a }}" in changed
+    assert rewritten("other.html", "<head>") == "<head>"
+    offered = rewritten("x.html", '<option value="local">Local</option>')
+    assert 'value="in_memory"' in offered
+    page = (
+        Environment(loader=Loader(DictLoader({"base_htmx.html": source}))).get_template("base_htmx.html").render(a="&")
+    )
+    assert "gh200_seen" in page and "GH200_KEYS" not in page
+
+
+def test_web_ui_loader_has_our_templates_and_no_others() -> None:
+    environment = Environment(loader=Loader(DictLoader({"a.html": "x"})))
+    assert environment.get_template("a.html").render() == "x"
+    assert {"a.html", "gh200_tab.html"} <= set(environment.list_templates())
+    for name in ("gh200_missing.html", "gh200_/../../page.py"):
+        with pytest.raises(TemplateNotFound):
+            environment.get_template(name)
+    assert (TEMPLATES / "gh200_tab.html").is_file()
+
+
+def test_web_ui_in_memory_datasets_read_as_local_and_keep_their_folder(tmp_path: Path) -> None:
+    entry = {"id": "p", "type": "in_memory", "instance_data_dir": "images", "in_memory": {"compression": "lz4"}}
+    other = {"id": "o", "type": "aws"}
+    assert readable([entry, other]) == [{"id": "p", "type": "local", "instance_data_dir": "images"}, other]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps([entry]))
+    cut = {key: value for key, value in entry.items() if key != "instance_data_dir"}
+    assert kept_plan(plan, [cut, other]) == [entry, other]
+    assert kept_plan(tmp_path / "none.json", [cut]) == [cut]
+
+
+def test_web_ui_live_tells_the_run_and_the_ramp(tmp_path: Path) -> None:
+    config = {
+        "output_dir": str(tmp_path),
+        "train_batch_size": 1,
+        "gh200_optimizations": {
+            "initial_effective_batch_size": 1,
+            "target_effective_batch_size": 4,
+            "batch_rampup_steps": 8,
+        },
+        "data_backend_config": None,
+    }
+    before = live(config, {})
+    assert before["planned"][0] == (0, 1) and before["planned"][-1][1] == 4 and "no telemetry" in before["nothing"]
+    record = Record(
+        kind="interval", run="r", rank=0, ranks=1, host="h", pid=1, began=1.0, time=2.0, interval=10, step=3,
+        window=Window(accumulation_steps=2, effective_batch_size=2, schedule=[(0, 1), (3, 2)]),
+    )  # fmt: skip
+    append(path_of(tmp_path, 0), record.line())
+    told = live(config, {})
+    assert told["schedule"] == [(0, 1), (3, 2)] and told["ranks"]["0"]["step"] == 3
+    assert live({}, {})["nothing"] and live(None, {})["planned"] is None
+    json.dumps(told)
