@@ -33,6 +33,7 @@ class Gpu:
     c2c_links_active: int | None = None
     attributes: dict[str, int] = field(default_factory=dict)
     uuid: str | None = None
+    cuda_number: int | None = None
 
     @property
     def told(self) -> bool:
@@ -216,7 +217,8 @@ def _with_attributes(found: list[Gpu], driver: Driver, visible: str | None) -> l
             if value is not None:
                 attributes[attribute.name.lower()] = value
         own_node = attributes.get("numa_id") if attributes.get("numa_config") == NUMA_NODE else None
-        complete.append(replace(gpu, attributes=attributes, numa_node=gpu.numa_node if own_node is None else own_node))
+        node = gpu.numa_node if own_node is None else own_node
+        complete.append(replace(gpu, attributes=attributes, numa_node=node, cuda_number=device))
     return sorted([*complete, *by_index.values()], key=lambda gpu: gpu.index)
 
 

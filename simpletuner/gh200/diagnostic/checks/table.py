@@ -10,6 +10,7 @@ from ..result import FAIL, PASS, SKIP, WARN, Result
 from . import config as of_config
 from . import gpu as of_gpu
 from . import host as of_host
+from . import map as of_map
 from . import software as of_software
 
 
@@ -102,6 +103,10 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "gpu", FAIL, of_gpu.cuda_device, "Is there a GPU that CUDA can use?",
         _GPU,
+    ),
+    Check(
+        "gpu", FAIL, of_map.superchip_map, "Which GPU, CPUs and memory does each rank get?",
+        "docs/SUPERCHIPS.md has the launch lines; numactl --show, nvidia-smi topo -m and CUDA_VISIBLE_DEVICES tell more",
     ),
     Check(
         "gpu", FAIL, of_gpu.gpu_model, "Is it a GH200?",
