@@ -3,7 +3,10 @@
 What to do comes as JSON in TINY_DRIVE: `trace` (file to write), `kill_at` (SIGKILL before this micro-batch, from 0),
 `windows` (accumulation steps of each update, set by hand), `ask` (micro-batch number -> `manual_validation` or
 `manual_checkpoint`, asked for through the file `triggers` just before it), `reads` (also note the seconds spent on
-reading cache entries since the first micro-batch), `plain_attention` (torch's mathematical one, to
+reading cache entries since the first micro-batch), `signals` (each with `name`, the micro-batch it comes `at`, the
+seconds it comes `after` its beginning, and the `rank` it comes to), `dawdle`
+(micro-batch number -> seconds it waits for), `shard_on_cpus` (FSDP also where there is no GPU;
+what each rank holds is noted with its first update), `plain_attention` (torch's mathematical one, to
 compare with a device that has no other), `repeatable` (kernels that add in a fixed order, where torch has them),
 `measure` (also note the seconds of each update and what of the GPU's memory is held), `leave` (so many bytes of the
 GPU's memory are left free by plain memory that is taken before anything else). Or `said` and `turn`, two pipes: after each
@@ -18,11 +21,16 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
@@ -66,12 +74,20 @@ class Watch:
         if self.begun == 0 and self.orders.get("reads"):
             self._time_reads()
         self._began = self._began or time.perf_counter()
+        self._send_signals()
+        time.sleep(self.orders.get("dawdle", {}).get(str(self.begun), 0))
         self._set_window(accelerator)
         if wanted := self.orders.get("ask", {}).get(str(self.begun)):
             with open(self.orders["triggers"], "w", encoding="utf-8") as triggers:
                 json.dump({wanted: 1}, triggers)
         self.begun += 1
         return self._accumulate(accelerator, *models)
+
+    def _send_signals(self) -> None:
+        for order in self.orders.get("signals", ()):
+            if order["at"] == self.begun and order.get("rank", 0) == int(os.environ.get("RANK", "0")):
+                number = signal.Signals[order["name"]]
+                threading.Timer(order.get("after", 0), os.kill, (os.getpid(), number)).start()
 
     def backward(self, accelerator: Any, loss: torch.Tensor, **more: Any) -> None:
         self._note(loss=float(loss.item()).hex(), accumulation=accelerator.gradient_accumulation_steps)
@@ -84,10 +100,13 @@ class Watch:
         digest = hashlib.sha256()
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                digest.update(weight.detach().float().cpu().numpy().tobytes())
+                own = weight.to_local() if isinstance(weight, DTensor) else weight
+                digest.update(own.detach().float().cpu().numpy().tobytes())
         more: dict[str, Any] = {"read_seconds": self.read_seconds} if self.orders.get("reads") else {}
         if self._memory is not None:
             more |= self._memory.told() | {"step_seconds": took}
+        if self.orders.get("shard_on_cpus"):
+            more["held"] = held(weight for group in optimizer.param_groups for weight in group["params"])
         self._note(weights=digest.hexdigest(), **more)
         self._began = 0.0
 
@@ -122,6 +141,29 @@ class Watch:
             trace.write(json.dumps(entry) + "\n")
 
 
+def held(weights: Iterable[torch.Tensor]) -> dict[str, int]:
+    """How many weights this rank has a shard of, and their bytes: its own, and those of all ranks."""
+    shards = [weight for weight in weights if isinstance(weight, DTensor)]
+    own = sum(shard.to_local().nbytes for shard in shards)
+    return {"shards": len(shards), "own": own, "all": sum(shard.numel() * shard.element_size() for shard in shards)}
+
+
+def shard_on_cpus() -> None:
+    """Accelerate 1.15 takes its FSDP path for GPUs only, and gives CPU ranks DDP without a word."""
+    begin = AcceleratorState.__init__
+
+    def begin_sharded(state: Any, *args: Any, fsdp_plugin: Any = None, **more: Any) -> None:
+        begin(state, *args, fsdp_plugin=fsdp_plugin, **more)
+        if fsdp_plugin is None or state.distributed_type != DistributedType.MULTI_CPU:
+            return
+        state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+        if state._mixed_precision != "no":
+            fsdp_plugin.set_mixed_precision(state._mixed_precision)
+        state.fsdp_plugin = fsdp_plugin
+
+    AcceleratorState.__init__ = begin_sharded
+
+
 class Turns:
     """Tells how long each update took, and waits."""
 
@@ -153,6 +195,8 @@ def main() -> None:
         _add_in_a_fixed_order()
     watcher = Turns(orders["said"], orders["turn"]) if "turn" in orders else Watch(orders)
     watcher.install()
+    if orders.get("shard_on_cpus"):
+        shard_on_cpus()
     if orders.get("plain_attention"):
         torch.backends.cuda.enable_flash_sdp(False)
     if not torch.cuda.is_available():

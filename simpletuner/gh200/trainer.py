@@ -75,6 +75,8 @@ class TrainerHooks:
         from . import run, run_log
         from .memory.affinity import bind_beside
         from .ramp.apply import build_ramp
+        from .ranks import check_ranks
+        from .settings.dataset_file import entries_of_file
 
         current = run.current()
         if current is not None:
@@ -85,6 +87,9 @@ class TrainerHooks:
         self._prepare_gh200_telemetry(current)
         run_log.follow(self)
         try:
+            if current is not None:
+                datasets = entries_of_file(getattr(self.config, "data_backend_config", None))
+                check_ranks(self.accelerator, StateHooks.get_raw_config(), datasets)
             self._begin_gh200_pools(current)
             self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
         except GH200Error as error:

@@ -1,0 +1,74 @@
+"""Ranks that were started with different configs, datasets, folders or clocks are named before training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simpletuner.gh200.ranks import Told, differences
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(600)]
+REPO = Path(__file__).resolve().parents[2]
+CONFIG = {"seed": "1", "gh200_optimizations.fast_start": "true", "output_dir": '"a"'}
+
+RANK = """
+import json, os, sys
+from gh200_lab.checkout import see_this_checkout
+see_this_checkout()
+from accelerate import Accelerator
+from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.ranks import check_ranks
+rank, folder = int(os.environ["RANK"]), sys.argv[1]
+accelerator = Accelerator(cpu=True)
+said = {}
+for name, config, datasets in (
+    ("same", {"seed": 1, "output_dir": str(rank)}, [{"id": "x", "instance_data_dir": folder}]),
+    ("other", {"seed": 1 + rank, "--gh200_optimizations": {"fast_start": True}}, [{"id": "x", "repeats": rank}]),
+    ("folder", {}, [{"id": "x", "instance_data_dir": folder + "/gone" * rank}]),
+):
+    try:
+        check_ranks(accelerator, config, datasets)
+        said[name] = ""
+    except GH200Error as error:
+        said[name] = error.why
+with open(f"{folder}/said.{rank}", "w") as file:
+    json.dump(said, file)
+"""
+
+
+def told(rank: int, clock: float = 0.0, missing: tuple[str, ...] = (), **changes: str) -> Told:
+    return Told(rank, f"node{rank}", {**CONFIG, **changes}, missing, clock)
+
+
+def test_superchip_ranks_that_were_told_the_same_go_on() -> None:
+    assert differences([told(0), told(1, output_dir='"b"')]) == [], "a machine may have places of its own"
+
+
+def test_superchip_every_differing_key_is_named_with_rank_and_machine() -> None:
+    found = differences([told(0), told(1), told(2, seed="2", lr="0.1")])
+    assert found == [
+        "lr: not set for rank 0 on node0, 0.1 for rank 2 on node2",
+        "seed: 1 for rank 0 on node0, 2 for rank 2 on node2",
+    ]
+
+
+def test_superchip_a_machine_without_the_folder_is_named() -> None:
+    assert differences([told(0), told(1, missing=("pictures",))]) == ["rank 1 on node1 has no folder pictures"]
+
+
+def test_superchip_both_of_two_real_ranks_stop_with_the_same_words(tmp_path: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    (tmp_path / "rank.py").write_text(RANK)
+    variables = {**os.environ, "PYTHONPATH": str(REPO), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launch, str(tmp_path / "rank.py"), str(tmp_path)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, other = (json.loads((tmp_path / f"said.{rank}").read_text()) for rank in range(2))
+    assert one == other and one["same"] == ""
+    assert "datasets.x.repeats: 0" in one["other"] and "seed: 1" in one["other"]
+    assert "has no folder" in one["folder"] and "gone" in one["folder"]
