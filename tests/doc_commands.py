@@ -48,6 +48,9 @@ LAUNCH = Elsewhere("tests/fork/test_settings_loaders.py::test_settings_config_fl
 NEW_JOB = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_by_the_line_it_printed", "new_job")
 FAMILY = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_a_transformer_family", "make_family")
 OWN_JOB = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_is_timed_as_a_baseline", "capture_baseline.sh")
+SBATCH = Elsewhere(
+    "tests/unit/test_superchip_sbatch.py::test_superchip_a_warned_job_leaves_and_is_queued_again", "gh200.sbatch"
+)
 BASELINE = Elsewhere(f"{SCRIPTS}::test_a_baseline_is_kept_compared_and_not_lost", "capture_baseline.sh")
 COMBINED = Elsewhere(f"{SCRIPTS}::test_the_features_together_with_an_attention_backend", "test_combined_features.sh")
 UPSTREAM = Elsewhere("tests/unit/test_validation_upstream.py::test_the_command_from_end_to_end", "upstream_features")
@@ -117,6 +120,10 @@ COMMANDS: dict[str, How] = {
     f"{TRAIN} --resume_from_checkpoint=latest": Elsewhere(
         "tests/fork/test_same_bits.py::test_a_killed_and_resumed_run_equals_the_one_that_was_not_interrupted", "resume"
     ),
+    ".venv/bin/accelerate launch --config_file config/accelerate_config_gh200.yaml train.py"
+    " --config jobs/photos/config.json": LAUNCH,
+    "sbatch scripts/slurm/gh200.sbatch jobs/photos/config.json": SBATCH,
+    "sbatch --nodes=2 --gpus-per-node=4 scripts/slurm/gh200.sbatch jobs/photos/config.json": SBATCH,
     "accelerate launch": LAUNCH,
     "accelerate launch --enable_cpu_affinity": Elsewhere(
         "tests/unit/test_configs.py::test_accelerate_reads_its_configs", "accelerate"
@@ -243,6 +250,7 @@ COMMANDS: dict[str, How] = {
     '.venv/bin/python -m pytest tests -k "stand_in or uvm or arena or unified or driver"': Run(
         at_root=True, more=" --collect-only -q", marks=("slow",)
     ),
+    '.venv/bin/python -m pytest tests -k "superchip" -q': Run(at_root=True, more=" --collect-only -q", marks=("slow",)),
     '.venv/bin/python -m pytest tests --fork -k "beyond_hbm"': Run(
         at_root=True, more=" --collect-only -q", marks=("slow",)
     ),

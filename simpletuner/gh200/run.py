@@ -30,6 +30,7 @@ IN_MEMORY = "in-memory datasets"
 MANAGED = "managed memory of torch"
 FAST_START = "fast start"
 TELEMETRY = "telemetry"
+LEAVE = "checkpoint on a signal"
 
 # What features say they measured.
 UNIFIED_MEMORY = "Unified memory"
@@ -46,6 +47,7 @@ ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
         MANAGED: lambda settings: settings.optimizations.managed_memory != "off",
         FAST_START: lambda settings: settings.fast_start,
         TELEMETRY: lambda settings: settings.telemetry_interval > 0,
+        LEAVE: lambda settings: settings.optimizations.checkpoint_on_signal,
     }
 )
 

@@ -44,6 +44,7 @@ class TrainerHooks:
         from .caches import sites as cache_sites
         from .console import tidy_console
         from .datasets.staged import StagedDatasets
+        from .leave.sites import begin as listen_for_signals
         from .preflight.alone import claim_output
         from .preflight.start import check_run
         from .settings.cache_options import CacheOptions
@@ -64,6 +65,7 @@ class TrainerHooks:
         started = run.begin(settings, options)
         started.at_end(let_go)
         cache_sites.begin(started)
+        listen_for_signals(started)
         started.part(StagedDatasets).exit_on_error = self.gh200_exit_on_error
         run.log(started)
         if settings.inline_datasets is not None:
@@ -73,6 +75,7 @@ class TrainerHooks:
     def _prepare_gh200_ramp(self) -> None:
         """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
         from . import run, run_log
+        from .leave.sites import join
         from .memory.affinity import bind_beside
         from .ramp.apply import build_ramp
         from .ranks import check_ranks
@@ -92,6 +95,7 @@ class TrainerHooks:
                 check_ranks(self.accelerator, StateHooks.get_raw_config(), datasets)
             self._begin_gh200_pools(current)
             self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
+            join(self)
         except GH200Error as error:
             self._end_gh200(error)
         if current is not None and self.gh200_ramp_scheduler is not None:
@@ -131,11 +135,12 @@ class TrainerHooks:
             return step
         from .caches.sites import training_begins
         from .datasets.sites import caches_built
+        from .leave.sites import training_begins as may_leave
         from .ramp.apply import first_micro_step
 
         caches_built(self.config)
         training_begins()
-        return first_micro_step(self, step)
+        return first_micro_step(self, may_leave(step))
 
     def _gh200_batch_wanted(self) -> None:
         """The loop is about to wait for the next batch."""

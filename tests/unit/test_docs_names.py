@@ -20,11 +20,13 @@ FOREIGN = {
     "upstream": """SIMPLETUNER_ACCELERATE_SIGNAL_FILE TRAINER_EXTRA_ARGS --resume_from_checkpoint --max_train_steps
         musubi_blocks_to_swap optimizer_cpu_offload_method manual_validation manual_checkpoint cache_dir_vae cache_dir_text
         lr_scale num_train_epochs max_train_steps checkpoints_total_limit checkpoint_step_interval slider_strength
-        delete_invalid_checkpoints dataloader_prefetch_device_threshold_mb lora_format""",
+        delete_invalid_checkpoints SIMPLETUNER_FAULTHANDLER_DIR SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS dataloader_prefetch
+        gradient_checkpointing dataloader_prefetch_device_threshold_mb lora_format""",
     "CUDA, PyTorch, Accelerate": """CUDA_VISIBLE_DEVICES TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD --enable_cpu_affinity use_uvm
-        uvm_oversubscription_ratio uvm_access_pattern num_machines num_processes machine_rank main_process_ip""",
+        uvm_oversubscription_ratio uvm_access_pattern num_machines num_processes machine_rank main_process_ip --main_process_port --multi_gpu
+        --num_processes fsdp_activation_checkpointing""",
     "the system and its tools": """--cuda-um-gpu-page-faults --cuda-um-cpu-page-faults --trace --output --cpunodebind --membind
-        --memory --mem --ulimit --shm-size --gpus --stat init_on_alloc""",
+        --memory --mem --ulimit --shm-size --gpus --stat init_on_alloc --gpus-per-node --nodes --gpu-bind --signal""",
 }
 # Told of in the guide as things that do not exist.
 NEVER_THERE = {"--enable_manual_validation", "validate_uvm", "_prepare_uvm_tensor", "_prepare_text_embed_tensor"}

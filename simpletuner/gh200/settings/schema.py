@@ -203,6 +203,11 @@ class Optimizations(ConfigBlock):
         description="Resume a run whose ramp settings differ from the ones its checkpoint was made with. False "
         "refuses such a resume.",
     )
+    checkpoint_on_signal: bool = Field(
+        False,
+        description="SIGTERM or SIGUSR1 to any rank: finish the window, write a checkpoint, leave with exit code 85 and "
+        "`gh200_left.json` in the output folder. A second signal ends at once. False: signals are upstream's.",
+    )
     fast_start: bool | None = Field(
         None,
         description="How a run comes to its first batch: pictures are measured by worker processes and none is lost, the "

@@ -1,0 +1,85 @@
+"""An invented trainer around a real Accelerator that can be told to leave; run by torchrun it is one rank of several."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import torch
+from accelerate import Accelerator
+
+from gh200_lab.checkout import see_this_checkout
+
+if __name__ == "__main__":
+    see_this_checkout()
+
+from simpletuner.gh200.leave.moments import Leaving
+
+
+class Trainer:
+    """Saves as upstream does: its own hook draws from every generator, Accelerate notes them afterwards."""
+
+    full = False
+
+    def __init__(self, folder: Path) -> None:
+        self.accelerator = Accelerator(cpu=True)
+        self.accelerator.register_save_state_pre_hook(self._draw)
+        self.config = SimpleNamespace(output_dir=str(folder))
+        self.state = {"global_step": 4, "current_epoch": 1}
+        self._gh200_step = 9
+        self.asked = self.saves = 0
+
+    def _draw(self, *_: Any) -> None:
+        random.random(), numpy.random.random(), torch.rand(1)
+
+    def _exit_on_signal(self) -> None:
+        self.asked += 1
+
+    def checkpoint_state_save(self, output_dir: str, suffix: str | None = None) -> str:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.saves += 1
+        path = f"{output_dir}/checkpoint-{self.state['global_step']}"
+        self.accelerator.save_state(path)
+        return path
+
+    def _run_standard_checkpoint(self, webhook_message: str | None, parent_loss: Any, epoch: int) -> str:
+        return self.checkpoint_state_save(self.config.output_dir)
+
+
+def leaving_of(trainer: Trainer) -> Leaving:
+    leaving = Leaving(SimpleNamespace(at_end=lambda call: None))  # type: ignore[arg-type]
+    leaving.join(trainer)
+    leaving.training_begins()
+    return leaving
+
+
+def train(folder: Path, told: int) -> None:
+    """Windows of three micro-batches; in the middle of the third one rank is told to leave, and nobody else."""
+    trainer = Trainer(folder)
+    trainer.state["global_step"] = 0
+    leaving = leaving_of(trainer)
+    leaving.signals.listen()
+    for micro_batch in range(60):
+        trainer._exit_on_signal()
+        time.sleep(0.02)
+        if micro_batch == 7 and trainer.accelerator.process_index == told:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        trainer.state["global_step"] = (micro_batch + 1) // 3
+
+
+if __name__ == "__main__":
+    try:
+        train(Path(sys.argv[1]), int(sys.argv[2]))
+        code: Any = 0
+    except SystemExit as end:
+        code = end.code
+    (Path(sys.argv[1]) / f"code{os.environ['RANK']}").write_text(str(code))
+    sys.exit(code)
