@@ -35,13 +35,13 @@ EXPECTED: dict[str, dict[str, str]] = {
         "cgroup_memory": "warn", "memlock": "warn", "dev_shm": "warn", "driver_version": "warn", "python_version": "warn",
         "memory_mode": "skip", "addressing_mode": "skip", "c2c_links": "skip", "managed_memory": "skip",
         "host_page_tables": "skip", "torch_build": "skip", "torch_sees_gpu": "skip", "cuda_bindings": "skip",
-        "packages": "skip", "torch_version": "skip", "beyond_hbm": "skip",
+        "packages": "skip", "torch_version": "skip", "beyond_hbm": "skip", "superchip_map": "skip",
     },
     "aarch64_cpu_torch": {
         "page_size": "warn", "numa_balancing": "warn", "init_on_alloc": "warn", "cuda_device": "fail", "torch_build": "fail",
         "memory_mode": "skip", "gpu_model": "skip", "driver_version": "skip", "addressing_mode": "skip", "c2c_links": "skip",
         "managed_memory": "skip", "host_page_tables": "skip", "free_hbm": "skip", "torch_sees_gpu": "skip",
-        "beyond_hbm": "skip",
+        "beyond_hbm": "skip", "superchip_map": "skip",
     },
 }  # fmt: skip
 
@@ -138,6 +138,14 @@ WORST: dict[str, tuple[Make, str]] = {
     "init_on_alloc": (on(GH200, {"proc/cmdline": "init_on_alloc=1"}), "init_on_alloc=1"),
     "memory_mode": (on(GH200, {"sys/devices/system/node/online": "0"}), "GPU 0 says node 1"),
     "numa_binding": (on("four_superchips"), "[0, 1, 2, 3]"),
+    "superchip_map": (
+        on(
+            "four_superchips",
+            nvml={"devices": {place: {"nvmlDeviceGetUUID": f"GPU-{letter * 8}"} for place, letter in enumerate("abcd")}},
+            driver={"uuids": [f"GPU-{letter * 8}" for letter in "aabc"]},
+        ),
+        "GPU-aaaaaaaa 2 times",
+    ),
     "free_memory": (on("gh200_cdmm", {MEMINFO: meminfo(500, 1.5)}), "1.5 GB of 500.0 GB"),
     "cgroup_memory": (on("limited_container", {"sys/fs/cgroup/memory.current": "68719476000"}), "68.7 GB used"),
     "memlock": (on("x86_h100"), "8.4 MB"),

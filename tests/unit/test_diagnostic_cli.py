@@ -231,7 +231,7 @@ def test_broken_torch_is_told_by_its_last_line(body: str, said: str, tmp_path: P
 
 
 def test_torch_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simpletuner.gh200.diagnostic.software.TORCH_SECONDS", 1.0)
+    monkeypatch.setattr("simpletuner.gh200.diagnostic.torch_build.TORCH_SECONDS", 1.0)
     software = read_software(torch_like(tmp_path, "import time; time.sleep(1000)"))
     assert software.torch is not None and "no answer" in software.torch.error
 

@@ -39,7 +39,8 @@ def uv() -> str:
 
 @pytest.mark.parametrize("name", [path.name for path in sorted(REQUIREMENTS.iterdir())])
 def test_no_file_names_a_host_or_a_path_of_a_machine(name: str) -> None:
-    text = (REQUIREMENTS / name).read_text()
+    # A package's own name, however much it looks like a host's.
+    text = (REQUIREMENTS / name).read_text().replace('"package": "htmx.org"', "")
     assert not re.search(r"https?:|file:|index-url|find-links|\.(org|com|net)\b|(^|\s)/\w", text)
 
 

@@ -28,7 +28,8 @@ INLINE_PLACEHOLDER = "(datasets inside the training config)"
 
 def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
     """A config about to become command-line arguments, with our blocks packed into one of them."""
-    mapping = {key: value for key, value in mapping.items() if plain_key(key) != SCHEMA_KEY}
+    if SCHEMA_KEY in map(plain_key, mapping):
+        mapping = {key: value for key, value in mapping.items() if plain_key(key) != SCHEMA_KEY}
     bundle = _bundle(mapping)
     rest = {key: value for key, value in mapping.items() if not _bundled(key, value)}
     given = {plain_key(key): value for key, value in rest.items()}
