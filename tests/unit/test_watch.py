@@ -162,6 +162,8 @@ def test_watch_refuses_arguments_that_make_no_sense(output: Path) -> None:
 
 def test_watch_refreshes_in_a_terminal_and_ends_well(output: Path) -> None:
     code = WATCH.format(arguments=["--every", "0.1", str(output)])
-    stopped = f"import _thread, threading\nthreading.Timer(2, _thread.interrupt_main).start()\n{code}"
+    # A shell makes its background jobs, and these tests may be one, deaf to Ctrl-C.
+    heard = "import _thread, signal, threading\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+    stopped = f"{heard}\nthreading.Timer(2, _thread.interrupt_main).start()\n{code}"
     seen = in_terminal([sys.executable, "-c", stopped], 80, ROOT, os.environ | {"PYTHONPATH": str(ROOT)})
     assert seen.code == 0 and any("step 12 of 24" in line for line in seen.lines), seen.lines
