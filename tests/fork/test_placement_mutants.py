@@ -77,7 +77,10 @@ def pristine(file: str) -> bytes:
 def changed(file: str, data: bytes, step: Step) -> bytes:
     verb, scope, anchor, *rest = step
     source = read_source(file, data)
-    hits = [item for place in source.scopes[scope] for item in find(compile_pattern(anchor), place.node)]
+    # Routes of a server are coroutines; who writes a mutant need not know.
+    anchors = [anchor, f"async {anchor}"] if anchor.startswith("def ") else [anchor]
+    scopes = [place.node for place in source.scopes[scope]]
+    hits = [item for one in anchors for node in scopes for item in find(compile_pattern(one), node)]
     if verb == "drop":
         (found,) = hits
         start, end = source.span(found.place.node)  # type: ignore[arg-type]
