@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -15,6 +17,7 @@ from ..system.gitrepo import command, environment, text, tip
 
 _FIELDS = ("%H", "%P", "%an", "%as", "%s")
 _PLAIN = {"blob", "tree"}
+_NOT_BLOBS = {b"40000": "tree", b"160000": "commit"}
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,12 @@ def _is_ancestor(repo: Path, one: str, other: str) -> bool:
 
 
 class Objects:
-    """A repository's objects by name, through two git processes that stay until the end."""
+    """A repository's objects by name, through one git process that stays until the end."""
 
     def __init__(self, repo: Path) -> None:
         self.repo = repo
-        self._check = self._start("--batch-check")
         self._read = self._start("--batch")
+        self._folders: dict[str, dict[str, tuple[str, str]]] = {}
 
     def __enter__(self) -> Objects:
         return self
@@ -94,11 +97,10 @@ class Objects:
         self.close()
 
     def close(self) -> None:
-        for process in (self._check, self._read):
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    pipe.close()
-            process.wait()
+        for pipe in (self._read.stdin, self._read.stdout):
+            if pipe:
+                pipe.close()
+        self._read.wait()
 
     def _start(self, mode: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -109,18 +111,29 @@ class Objects:
             env=environment(self.repo),
         )
 
-    def kind(self, name: str) -> tuple[str, str]:
-        """(id, type) of what a name such as COMMIT:PATH means; empty when there is none."""
-        words = self._ask(self._check, name).split(b" ")
-        known = len(words) == 3 and words[1].decode() in _PLAIN
-        return (words[0].decode(), words[1].decode()) if known else ("", "")
+    def data(self, name: str) -> bytes:
+        return self._object(name)[1]
 
-    def data(self, blob: str) -> bytes:
-        size = int(self._ask(self._read, blob).split(b" ")[2])
+    def folder(self, name: str) -> dict[str, tuple[str, str]]:
+        """What a folder holds, by name: id and type. One that many commits share is read once."""
+        if name not in self._folders:
+            found, data = self._object(name)
+            self._folders[name] = _entries(data, len(found) // 2)
+        return self._folders[name]
+
+    def _object(self, name: str) -> tuple[str, bytes]:
+        words = self._ask(self._read, name).decode().split(" ")
+        if len(words) != 3:
+            raise Refused(
+                f"git has no object {name}",
+                where=str(self.repo),
+                why="a clone that was made with --filter or --depth lacks a part of the history",
+                fix="use a whole clone, or a bare mirror",
+            )
         pipe = self._pipe(self._read.stdout)
-        found = pipe.read(size)
+        data = pipe.read(int(words[2]))
         pipe.read(1)
-        return found
+        return words[0], data
 
     def _ask(self, process: subprocess.Popen[bytes], name: str) -> bytes:
         try:
@@ -144,6 +157,17 @@ class Objects:
         return pipe
 
 
+def _entries(data: bytes, width: int) -> dict[str, tuple[str, str]]:
+    """A tree object taken apart: mode, name, and an id of so many bytes, again and again."""
+    found, at = {}, 0
+    while at < len(data):
+        space, end = data.index(b" ", at), data.index(b"\0", at)
+        kind, name = _NOT_BLOBS.get(data[at:space], "blob"), data[space + 1 : end].decode("utf-8", "surrogateescape")
+        at = end + 1 + width
+        found[name] = data[end + 1 : at].hex(), kind
+    return found
+
+
 class CommitTree:
     """The files of one commit, as a Tree; `mark` says what a path is without reading it."""
 
@@ -151,10 +175,14 @@ class CommitTree:
         self.objects, self.commit = objects, commit
         self._kinds: dict[str, tuple[str, str]] = {}
 
+    @cached_property
+    def _names(self) -> str:
+        return hashlib.sha256("\0".join(self.paths()).encode("utf-8", "surrogateescape")).hexdigest()
+
     def mark(self, path: str) -> str:
         """Equal for equal answers: a blob's id; of a folder only that it is one; of "", the names of all files."""
         if not path:
-            return hashlib.sha256("\0".join(self.paths()).encode("utf-8", "surrogateescape")).hexdigest()
+            return self._names
         found, kind = self._kind(path)
         return found if kind == "blob" else kind
 
@@ -166,11 +194,29 @@ class CommitTree:
         return self._kind(path)[1] == "tree"
 
     def paths(self) -> list[str]:
-        listed = text(self.objects.repo, "ls-tree", "-r", "-z", "--name-only", self.commit)
-        return sorted(name for name in listed.split("\0") if name)
+        return sorted(self._below(self._root, ""))
+
+    def _below(self, tree: str, above: str) -> Iterator[str]:
+        for name, (found, kind) in self.objects.folder(tree).items():
+            if kind == "tree":
+                yield from self._below(found, f"{above}{name}/")
+            else:
+                yield above + name
+
+    @property
+    def _root(self) -> str:
+        return f"{self.commit}^{{tree}}"
 
     def _kind(self, path: str) -> tuple[str, str]:
         if path not in self._kinds:
-            plain = path and "\n" not in path
-            self._kinds[path] = self.objects.kind(f"{self.commit}:{path}") if plain else ("", "")
+            self._kinds[path] = self._found(path)
         return self._kinds[path]
+
+    def _found(self, path: str) -> tuple[str, str]:
+        """(id, type) of a path; empty when there is nothing that could be read."""
+        found, kind = self._root, "tree" if path else ""
+        for name in path.split("/"):
+            if kind != "tree":
+                return "", ""
+            found, kind = self.objects.folder(found).get(name, ("", ""))
+        return (found, kind) if kind in _PLAIN else ("", "")

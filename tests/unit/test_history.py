@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from rebase_lab import FAKE, Lab, make_lab
 
+from gh200_rebase.errors import Refused
+from gh200_rebase.upstream.history import CommitTree, Objects
+
 TRAINER = "simpletuner/helpers/training/trainer.py"
 LOCAL = "simpletuner/helpers/data_backend/local.py"
 
@@ -151,3 +154,22 @@ def test_a_bare_mirror_that_nobody_may_write(lab: Lab, repo: Path, tmp_path: Pat
     arguments = ("matrix", "--git", str(mirror), "--from", "v1.0.0", "--to", "v1.0.0")
     lab.run(*arguments, GIT_CONFIG_GLOBAL=str(config))
     assert sorted(path.relative_to(mirror) for path in mirror.rglob("*")) == before
+
+
+def test_a_history_with_holes_says_so(repo: Path) -> None:
+    with Objects(repo) as objects, pytest.raises(Refused, match="no object"):
+        objects.folder("0" * 40)
+
+
+def test_a_commits_tree_is_what_git_lists(repo: Path) -> None:
+    (repo / "link ü").symlink_to("NOTES")
+    head = commit(repo, "a link")
+    with Objects(repo) as objects:
+        tree = CommitTree(objects, head)
+        assert tree.paths() == sorted(
+            git(repo, "-c", "core.quotePath=off", "ls-tree", "-r", "--name-only", head).split("\n")
+        )
+        assert tree.mark(TRAINER) == git(repo, "rev-parse", f"{head}:{TRAINER}") and tree.read("link ü") == b"NOTES"
+        assert tree.has_folder("simpletuner/helpers") and not tree.has_folder("") and not tree.has_folder(TRAINER)
+        for nothing in ("", "nowhere", f"{TRAINER}/below", "simpletuner//helpers"):
+            assert tree.read(nothing) is None, nothing
