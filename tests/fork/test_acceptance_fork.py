@@ -41,7 +41,9 @@ def test_acceptance_runs_to_its_end_on_the_stand_in(tmp_path: Path) -> None:
     verdicts = {claim["id"]: claim["verdict"] for claim in report["claims"]}
     assert ran.code == 0, json.dumps(report["claims"], indent=1)
     assert {name for name, verdict in verdicts.items() if verdict != "shown"} == LEFT_OUT, report["claims"]
-    assert ran.violations() == [] and list(temporary.iterdir()) == []
+    # Torch keeps a cache of its own there, as in every training.
+    left_over = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
+    assert ran.violations() == [] and left_over == []
     stock, crowded, managed, on, large = report["trainings"]
     assert crowded["out_of_memory"] and managed["left_bytes"] == crowded["left_bytes"] < stock["torch_bytes"]
     assert stock["losses"] == managed["losses"] == on["losses"] and len(stock["losses"]) == 5
