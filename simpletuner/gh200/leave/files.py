@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from ..own_files import write_whole
 
 MARKER = "gh200_left.json"
 PLACE = "gh200_micro_step.json"
@@ -14,7 +15,9 @@ PLACE = "gh200_micro_step.json"
 
 def mark(output_dir: Path, **values: Any) -> Path:
     """Launchers turn every exit code into 1, so this file says which end it was."""
-    return _write(output_dir / MARKER, {**values, "time": datetime.now(UTC).isoformat(timespec="seconds")})
+    target = output_dir / MARKER
+    _write(target, {**values, "time": datetime.now(UTC).isoformat(timespec="seconds")})
+    return target
 
 
 def unmark(output_dir: Path) -> None:
@@ -34,8 +37,5 @@ def place_in(checkpoint: Path) -> int | None:
     return place if isinstance(place, int) else None
 
 
-def _write(target: Path, record: dict[str, Any]) -> Path:
-    partial = target.with_suffix(f".{os.getpid()}.tmp")
-    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, target)
-    return target
+def _write(target: Path, record: dict[str, Any]) -> None:
+    write_whole(target, json.dumps(record, indent=1) + "\n")

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..own_files import user_cache, write_whole
 from .driver import DeviceAttribute, Driver, load_driver
 from .hbm import kept_by_the_driver
 from .ways import WAYS, Timed, Timing
@@ -25,10 +26,6 @@ logger = logging.getLogger("gh200.cache")
 
 FILE = "batch-ways.json"
 _PATIENCE = 10.0  # seconds for another rank that is measuring: several times what one takes
-
-
-def user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simpletuner-gh200"
 
 
 def remembered_or_timed(
@@ -125,10 +122,7 @@ def _timed(kept: Any) -> Timed | None:
 
 
 def _write(path: Path, kept: dict[str, Any]) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps(kept, indent=1))
     except OSError as error:
-        part.unlink(missing_ok=True)
         logger.info("GH200 caches: the figures are not kept, and the next run measures again: %s", error)

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..own_files import user_cache
+
 PACKAGE = Path(__file__).resolve().parents[2]
 _READER = Path(__file__).with_name("read_upstream.py")
 _PARSER = "helpers/configuration/cmd_args.py"
@@ -72,8 +74,7 @@ def place_of_record(package: Path) -> Path:
     tree = package.parent
     if (tree / ".git").exists() and os.access(tree, os.W_OK):
         return tree / "build" / name
-    cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache_folder) / "simpletuner-gh200" / name
+    return user_cache() / name
 
 
 @cache

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import stop
+from ..own_files import write_whole
 from .complete import complete_before
 from .measured import Growth
 from .noise import SmoothedNoise
@@ -65,10 +65,7 @@ class ResumeWatch(StandIn):
             record["noise"] = control.meter.record()
         if control.ramp.shape == MEASURED:
             record["decisions"] = [decision.record() for decision in control.decisions]
-        target = Path(output_dir) / RECORD
-        partial = target.with_suffix(f".{accelerator.process_index}.tmp")
-        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, target)
+        write_whole(Path(output_dir) / RECORD, json.dumps(record, indent=1) + "\n")
 
     def _load(self, models: Any, input_dir: str) -> None:
         # Never raises: upstream may answer an exception in here by deleting the checkpoint.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..errors import GH200Error
+from ..own_files import write_whole
 from .keys import DATASETS_FILE_KEY, plain_key
 from .problems import Problem, SettingsError, join_path, problems_of, shown
 from .schema import InMemory
@@ -143,13 +143,10 @@ def entries_of_file(path: object) -> list[object] | None:
 def write_inline_datasets(text: str, folder: str) -> Path:
     """The inline datasets as the file upstream's factory reads; replaced in one step, as every rank writes it."""
     target = Path(folder) / INLINE_FILE_NAME
-    part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
+        write_whole(target, text)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise GH200Error(
             "The inline datasets could not be written to the file upstream reads them from.",
             where=str(target),

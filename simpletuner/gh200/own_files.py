@@ -1,0 +1,22 @@
+"""Small files of the fork's own: where a user's are kept, and how one is written that others read meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def user_cache() -> Path:
+    """What can be made again: figures of this machine, keys of an installed upstream."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simpletuner-gh200"
+
+
+def write_whole(target: Path, text: str) -> None:
+    """Readers see the old file or the new one, never a part."""
+    # A process number is not enough: two machines that share a folder may be at the same one.
+    part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
