@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
 from accelerate.utils import gather_object
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from .errors import GH200Error
 
@@ -19,6 +24,9 @@ logger = logging.getLogger("gh200.settings")
 
 # Seconds; a checkpoint's date and the age of a cache entry mean nothing beyond.
 CLOCKS_APART = 30.0
+# Seconds between the first rank that is here and the last: all of them have just met to make their process group.
+PATIENCE = 120.0
+_LAST_WORDS = 10.0
 # Machines may keep things in different places, each file of them its own.
 _PLACES = ("_dir", "_path", "_config", "_file")
 
@@ -35,31 +43,74 @@ class Told:
     host: str
     values: Mapping[str, str]
     missing: tuple[str, ...]
-    clock: float
 
     @property
     def name(self) -> str:
         return f"rank {self.rank} on {self.host}"
 
 
-def check_ranks(accelerator: Any, config: Mapping[str, Any], datasets: Sequence[Any] | None) -> None:
+def check_ranks(
+    accelerator: Any, config: Mapping[str, Any], datasets: Sequence[Any] | None, patience: float = PATIENCE
+) -> None:
     """Every rank stops with the same error where they differ; nothing is drawn from any generator."""
     if accelerator is None or accelerator.num_processes < 2:
         return
-    accelerator.wait_for_everyone()
     values = dict(_flat("", {**config, "datasets": _by_id(datasets or config.get("datasets") or ())}))
-    mine = Told(accelerator.process_index, socket.gethostname(), values, _missing(datasets or ()), time.time())
-    everybody: list[Told] = gather_object([mine])
+    mine = Told(accelerator.process_index, socket.gethostname(), values, _missing(datasets or ()))
+    everybody, silent = _hear(mine, accelerator.num_processes, patience)
     found = differences(everybody)
+    if silent:
+        raise RanksDiffer(
+            "Not all ranks of this run compare what they were told.",
+            why=f"nothing was heard of rank {', '.join(map(str, silent))} for {patience:.0f} s: it was started without any "
+            f"GH200 setting, from another version, or it is stuck; {mine.name} has some",
+            fix="start every rank with the same config and the same version of the fork",
+        )
     if found:
         raise RanksDiffer(
             "The ranks of this run were not told the same.",
             why="\n".join(found),
             fix="start every rank with the same config, on machines that all have its folders",
         )
-    apart = max(one.clock for one in everybody) - min(one.clock for one in everybody)
+    _compare_clocks(accelerator, everybody)
+
+
+def _hear(mine: Told, ranks: int, patience: float) -> tuple[list[Told], list[int]]:
+    """What each rank was told, and who says nothing: asked where the ranks met, as a collective would wait for hours."""
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=patience)))
+    # A process may train several times; each rank counts for itself, and all come to the same number.
+    here = f"gh200/ranks/{store.add(f'gh200/ranks/{mine.rank}', 1)}"
+    store.set(f"{here}/{mine.rank}", json.dumps(asdict(mine)))
+    until, heard, silent = time.monotonic() + patience, [], []
+    for rank in range(ranks):
+        # Who was waited for in vain was given all the time there is; the rest is either here or silent too.
+        if _has(store, f"{here}/{rank}", max(0.1, until - time.monotonic())):
+            told = json.loads(store.get(f"{here}/{rank}"))
+            heard.append(Told(told["rank"], told["host"], told["values"], tuple(told["missing"])))
+        else:
+            silent.append(rank)
+    # The store may live in one of these processes, which must not end before the others have read.
+    if store.add(f"{here}/read", 1) == len(heard):
+        store.set(f"{here}/all-read", "")
+    with contextlib.suppress(RuntimeError):
+        _has(store, f"{here}/all-read", _LAST_WORDS)
+    return heard, silent
+
+
+def _has(store: Store, key: str, seconds: float) -> bool:
+    try:
+        store.wait([key], timedelta(seconds=seconds))
+    except DistStoreError:
+        return False
+    return True
+
+
+def _compare_clocks(accelerator: Any, everybody: Sequence[Told]) -> None:
+    accelerator.wait_for_everyone()
+    clocks: list[float] = gather_object([time.time()])
+    apart = max(clocks) - min(clocks)
     if apart > CLOCKS_APART and accelerator.is_main_process:
-        early, late = (pick(everybody, key=lambda one: one.clock).name for pick in (min, max))
+        early, late = (everybody[clocks.index(pick(clocks))].name for pick in (min, max))
         logger.warning(
             "GH200: the clocks of %s and %s are %.0f s apart: dates of files and logs mislead.", early, late, apart
         )

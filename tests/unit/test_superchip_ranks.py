@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,9 +41,29 @@ with open(f"{folder}/said.{rank}", "w") as file:
     json.dump(said, file)
 """
 
+# The second one has nothing of ours in its config, and goes on to what upstream does first with all ranks.
+WITHOUT_A_KEY = """
+import os, sys
+from gh200_lab.checkout import see_this_checkout
+see_this_checkout()
+from accelerate import Accelerator
+from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.ranks import check_ranks
+accelerator = Accelerator(cpu=True)
+if os.environ["RANK"] == "1":
+    accelerator.wait_for_everyone()
+    sys.exit("met the others")
+try:
+    check_ranks(accelerator, {"seed": 1}, [], patience=3)
+except GH200Error as error:
+    with open(f"{sys.argv[1]}/said", "w") as file:
+        file.write(error.why)
+    raise
+"""
 
-def told(rank: int, clock: float = 0.0, missing: tuple[str, ...] = (), **changes: str) -> Told:
-    return Told(rank, f"node{rank}", {**CONFIG, **changes}, missing, clock)
+
+def told(rank: int, missing: tuple[str, ...] = (), **changes: str) -> Told:
+    return Told(rank, f"node{rank}", {**CONFIG, **changes}, missing)
 
 
 def test_superchip_ranks_that_were_told_the_same_go_on() -> None:
@@ -61,14 +82,43 @@ def test_superchip_a_machine_without_the_folder_is_named() -> None:
     assert differences([told(0), told(1, missing=("pictures",))]) == ["rank 1 on node1 has no folder pictures"]
 
 
-def test_superchip_both_of_two_real_ranks_stop_with_the_same_words(tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    (tmp_path / "rank.py").write_text(RANK)
+def by_hand(command: list[str], variables: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
+    """Two ranks without a launcher: the first one's process holds what they meet in."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [
+        subprocess.Popen(command, env=variables | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=300) for rank in ranks]
+    return [
+        subprocess.CompletedProcess(command, one.returncode, *words) for one, words in zip(ranks, said, strict=True)
+    ]
+
+
+def ranks(folder: Path, script: str, *, launcher: bool = True) -> list[subprocess.CompletedProcess[str]]:
+    (folder / "rank.py").write_text(script)
     variables = {**os.environ, "PYTHONPATH": str(REPO), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launch, str(tmp_path / "rank.py"), str(tmp_path)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"] if launcher else []
+    command = [sys.executable, *launch, str(folder / "rank.py"), str(folder)]
+    if not launcher:
+        return by_hand(command, variables)
+    return [subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=300)]
+
+
+@pytest.mark.parametrize("launcher", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["torchrun", "by hand"])
+def test_superchip_both_of_two_real_ranks_stop_with_the_same_words(tmp_path: Path, launcher: bool) -> None:
+    for done in ranks(tmp_path, RANK, launcher=launcher):
+        assert done.returncode == 0, done.stderr[-3000:]
     one, other = (json.loads((tmp_path / f"said.{rank}").read_text()) for rank in range(2))
     assert one == other and one["same"] == ""
     assert "datasets.x.repeats: 0" in one["other"] and "seed: 1" in one["other"]
     assert "has no folder" in one["folder"] and "gone" in one["folder"]
+
+
+def test_superchip_a_rank_without_any_key_is_named_and_nobody_waits_for_ever(tmp_path: Path) -> None:
+    (done,) = ranks(tmp_path, WITHOUT_A_KEY)
+    assert done.returncode == 1
+    assert "rank 1 for 3 s: it was started without any GH200 setting" in (tmp_path / "said").read_text()
