@@ -225,6 +225,27 @@ def test_ramp_words_a_file_cut_short_makes_a_checkpoint_incomplete(tmp_path: Pat
     assert bool(incompleteness(path.parent)) == (name in {"training_state.json", "random_states_0.pkl"})
 
 
+def test_ramp_words_a_rank_that_was_killed_first_makes_a_checkpoint_incomplete(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 8)
+    (path / "training_state-rank1-pictures.json").write_text('{"dp_rank": 1}')
+    (path / "training_state-rank7.json").write_text('{"seen_images": {}}')
+    assert incompleteness(path) == "", "a dataset's, whatever it is called"
+    (path / "training_state-rank1.json").write_text('{"global_step": 8}')
+    assert incompleteness(path) == "random_states_1.pkl not there"
+    torch.save({"generator": 8}, path / "random_states_1.pkl")
+    assert incompleteness(path) == ""
+
+
+def test_ramp_words_shards_without_their_list_make_a_checkpoint_incomplete(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 8)
+    shards = path / "pytorch_model_fsdp_0"
+    shards.mkdir()
+    (shards / "__0_0.distcp").write_bytes(b"shard")
+    assert incompleteness(path) == "pytorch_model_fsdp_0/.metadata not there"
+    (shards / ".metadata").write_bytes(b"list")
+    assert incompleteness(path) == ""
+
+
 @pytest.mark.parametrize("with_ramp", [True, False])
 def test_ramp_words_latest_passes_over_an_incomplete_checkpoint_and_says_so(
     tmp_path: Path, with_ramp: bool, caplog: pytest.LogCaptureFixture

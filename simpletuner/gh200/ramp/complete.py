@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
 _LENGTH = 8
 # Accelerate writes the generators last; upstream its own state before that.
 _NEEDED = ("random_states_0.pkl", "training_state.json")
+_SHARDS_LIST = ".metadata"
+_RANK_STATE = re.compile(r"training_state-rank(\d+)\.json")
 
 
 def incompleteness(checkpoint: Path) -> str:
@@ -19,6 +22,23 @@ def incompleteness(checkpoint: Path) -> str:
     for path in sorted(checkpoint.iterdir()):
         if path.is_file() and not _whole(path):
             return f"{path.name} is cut short"
+        if path.is_dir() and _shards_without_list(path):
+            return f"{path.name}/{_SHARDS_LIST} not there"
+    return _missing_rank(checkpoint)
+
+
+def _shards_without_list(folder: Path) -> bool:
+    """The list of what lies in which shard is written when all ranks have written theirs."""
+    return any(folder.glob("*.distcp")) and not (folder / _SHARDS_LIST).is_file()
+
+
+def _missing_rank(checkpoint: Path) -> str:
+    """Every further rank writes two files, its generators after its state. Datasets have files of such names too."""
+    for path in sorted(checkpoint.iterdir()):
+        rank = _RANK_STATE.fullmatch(path.name)
+        generators = f"random_states_{rank[1]}.pkl" if rank else ""
+        if rank and "global_step" in path.read_text(encoding="utf-8") and not (checkpoint / generators).is_file():
+            return f"{generators} not there"
     return ""
 
 
