@@ -11,9 +11,13 @@ from .place import ROOT
 
 def see_this_checkout() -> None:
     """A regular package anywhere on the path beats our folder, which has no `__init__.py`: so it is named beforehand."""
+    ours = [str(ROOT / "simpletuner")]
+    seen = sys.modules.get("simpletuner")
+    if seen is not None and list(seen.__path__) == ours:
+        return
     spec = ModuleSpec("simpletuner", None, is_package=True)
-    spec.submodule_search_locations = [str(ROOT / "simpletuner")]
+    spec.submodule_search_locations = ours
     package = ModuleType("simpletuner")
     package.__spec__ = spec
-    package.__path__ = spec.submodule_search_locations
+    package.__path__ = ours
     sys.modules["simpletuner"] = package

@@ -26,6 +26,14 @@ class GpuMemory:
         self._name: str | None = None
         self._nvml: Any = None
         self._handle: Any = None
+        self._of_torch: dict[str, int] = {}
+
+    def ask_torch(self) -> None:
+        """By the training's thread, between steps. Torch's answer waits for its allocator and keeps the GIL; a thread
+        that allocates from a managed pool has the allocator and waits for the GIL: two such threads end a run."""
+        if torch.cuda.is_initialized():
+            told = torch.cuda.memory_stats(self._device)
+            self._of_torch = {name: told.get(key, 0) for name, key in _FROM_TORCH.items()}
 
     def read(self) -> Hbm | None:
         driver = load_driver()
@@ -34,9 +42,7 @@ class GpuMemory:
         if self._name is None:
             self._name = driver.device_name(self._device)
             self._open(driver)
-        told = torch.cuda.memory_stats(self._device) if torch.cuda.is_initialized() else {}
-        of_torch = {name: told.get(key, 0) for name, key in _FROM_TORCH.items()} if told else {}
-        return Hbm(device=self._device, name=self._name, **self._of_the_gpu(driver), **of_torch)
+        return Hbm(device=self._device, name=self._name, **self._of_the_gpu(driver), **self._of_torch)
 
     def _open(self, driver: Driver) -> None:
         try:

@@ -55,6 +55,7 @@ class RunTelemetry:
         self._logged: dict[str, Any] = {}
         self._steps = 0
         self._joined: Record | None = None
+        self._asked_for: Record | None = None
         self._outline: list[tuple[int, int]] | None = None
         self._since_told = 0
         # First of all, so that it sees what the ramp adds to each step's entry.
@@ -90,6 +91,9 @@ class RunTelemetry:
         self._logged = {name: value for name, value in values.items() if name in _WANTED or name.startswith(PREFIX)}
         self._steps += 1
         last = self._trainer.state["global_step"] >= int(self._trainer.config.max_train_steps or 0) > 0
+        if self._gpu is not None and (last or self._recorder.latest is not self._asked_for):
+            self._asked_for = self._recorder.latest
+            self._gpu.ask_torch()
         if self._steps == 1 or last:
             if self._steps == 1 and self._main:
                 for tracker in self._trainer.accelerator.trackers:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -44,6 +46,7 @@ class Trainer:
         )
         self.gh200_ramp_scheduler: Any = None
         self.optimizer: Any = None
+        self.state: dict[str, Any] = {}
 
     def prepare_batch(self, batch: Any) -> Any:
         return batch
@@ -69,6 +72,11 @@ def begun(folder: Path) -> tuple[Run, RunTelemetry, pools.ManagedMemory]:
     return run, telemetry, memory
 
 
+def step(telemetry: RunTelemetry, number: int) -> None:
+    telemetry._trainer.state["global_step"] = number
+    telemetry._step({"train_loss": 0.5})
+
+
 def read(telemetry: RunTelemetry) -> Record:
     found = telemetry._recorder.now("interval", 30.0)
     assert found is not None and found.problems == {}, found
@@ -78,9 +86,11 @@ def read(telemetry: RunTelemetry) -> Record:
 def check_figures_are_those_of_the_runs_own_device() -> None:
     with tempfile.TemporaryDirectory() as name:
         _, telemetry, _ = begun(Path(name))
+        step(telemetry, 2)
         before = read(telemetry)
         kept = torch.ones(32 * MB, dtype=torch.uint8, device=DEVICE)
         elsewhere = torch.ones(64 * MB, dtype=torch.uint8, device="cuda:0")
+        step(telemetry, 3)
         after = read(telemetry)
         end()
         assert before.hbm is not None and after.hbm is not None and after.hbm.device == 1 and after.hbm.name
@@ -91,6 +101,23 @@ def check_figures_are_those_of_the_runs_own_device() -> None:
         assert (after.hbm.allocated_bytes or 0) - (before.hbm.allocated_bytes or 0) == kept.numel() < elsewhere.numel()
         told = read_folder(Path(name))
         assert list(told.ranks) == [1] and told.missing == (0,) and told.first.latest.kind == "end"
+
+
+def check_only_the_trainings_thread_asks_torchs_allocator() -> None:
+    """It answers with the GIL kept, and a managed pool's block is made by a thread that waits for the GIL."""
+    asked, whole = [], torch.cuda.memory_stats
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        asked.append(threading.current_thread())
+        return whole(*args, **kwargs)
+
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(torch.cuda, "memory_stats", seen):
+        _, telemetry, _ = begun(Path(name))
+        for number in range(1, 10):
+            step(telemetry, number)
+            read(telemetry)
+        end()
+    assert asked and set(asked) == {threading.main_thread()}, asked
 
 
 def check_managed_memory_is_told_by_kind_and_side() -> None:
