@@ -26,7 +26,7 @@ WARM_UP = 4  # pairs: the first ones fill caches
 
 
 class _Empty:
-    def _gh200_begin_micro_batch(self, step: int, batch: Any) -> None:
+    def _gh200_begin_micro_batch(self, batch: Any) -> None:
         return None
 
 
@@ -43,7 +43,7 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
 
 def _call(trainer: Any) -> None:
     for _ in range(CALLS):
-        trainer._gh200_begin_micro_batch(1, None)
+        trainer._gh200_begin_micro_batch(None)
 
 
 def _noise_scale(settings: BenchSettings) -> Iterator[Result]:

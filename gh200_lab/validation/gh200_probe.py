@@ -113,8 +113,8 @@ def ramp(_: Path) -> Seen:
     )
     control = RampControl(trainer, schedule, "target")
     updates = []
-    for number, row in enumerate(rows, 1):
-        control.begin(number)
+    for row in rows:
+        control.begin()
         with accelerator.accumulate():
             accelerator.backward((weight @ row).tanh().square())
             optimizer.step()

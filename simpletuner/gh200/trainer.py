@@ -85,7 +85,6 @@ class TrainerHooks:
         if current is not None:
             current.hints.settle_on(self.accelerator.device)
             bind_beside(current.hints.device)
-            self._place_gh200_caches(current)
         # First, so that both get what the ramp adds to each step's entry.
         self._prepare_gh200_telemetry(current)
         run_log.follow(self)
@@ -93,6 +92,7 @@ class TrainerHooks:
             if current is not None:
                 datasets = entries_of_file(getattr(self.config, "data_backend_config", None))
                 check_ranks(self.accelerator, StateHooks.get_raw_config(), datasets)
+                self._place_gh200_caches(current, datasets or [])
             self._begin_gh200_pools(current)
             self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
             join(self)
@@ -110,18 +110,16 @@ class TrainerHooks:
 
             self._gh200_telemetry = RunTelemetry(self, current)
 
-    def _place_gh200_caches(self, current: Any) -> None:
+    def _place_gh200_caches(self, current: Any, datasets: list[Any]) -> None:
         """While the GPU is still idle: how held latents will get there."""
         if self.accelerator is None or not current.options.kinds:
             return
         from .caches.sites import device_known
         from .preflight.latents import latent_batch
-        from .settings.dataset_file import entries_of_file
 
         keys = ("resolution", "resolution_type", "train_batch_size")
         config = {key: getattr(self.config, key, None) for key in keys}
-        entries = entries_of_file(getattr(self.config, "data_backend_config", None)) or []
-        device_known(current, self.accelerator.device, *latent_batch(entries, config))
+        device_known(current, self.accelerator.device, *latent_batch(datasets, config))
 
     def _begin_gh200_pools(self, current: Any) -> None:
         if current is not None and self.accelerator is not None:
@@ -142,12 +140,13 @@ class TrainerHooks:
         training_begins()
         return first_micro_step(self, may_leave(step))
 
-    def _gh200_batch_wanted(self) -> None:
-        """The loop is about to wait for the next batch."""
+    def _gh200_batch_wanted(self, step: int) -> None:
+        """The loop has counted a micro-batch, or the end of an epoch, and is about to wait for it."""
+        self._gh200_step = step
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.loop.batch_wanted()
 
-    def _gh200_begin_micro_batch(self, step: int, batch: Any) -> None:
+    def _gh200_begin_micro_batch(self, batch: Any) -> None:
         """Right before a micro-batch is accumulated."""
         if StateHooks._gh200_run is None:
             return
@@ -155,7 +154,6 @@ class TrainerHooks:
         from .datasets.sites import epoch_started
         from .memory.batch import optimize_batch_for_gh200
 
-        self._gh200_step = step
         micro_batch_begins(self.state["global_step"])
         self._apply_dynamic_gradient_accumulation()
         if self._gh200_noise is not None:
@@ -170,7 +168,7 @@ class TrainerHooks:
         if self.gh200_ramp_scheduler is not None:
             from .ramp.apply import begin_micro_batch
 
-            begin_micro_batch(self, self._gh200_step)
+            begin_micro_batch(self)
 
     def _gh200_window_closed(self, verdict: bool) -> bool:
         """Upstream's answer to `step % accumulation == 0`, or the schedule's."""
@@ -178,7 +176,7 @@ class TrainerHooks:
             return verdict
         from .ramp.apply import gate
 
-        return gate(self, self._gh200_step, verdict)
+        return gate(self, verdict)
 
     def _gh200_add_logs(self, logs: dict[str, Any]) -> None:
         """The end of a micro-batch: the ramp's window in the progress bar."""

@@ -22,6 +22,13 @@ from accelerate.state import AcceleratorState, GradientState
 from simpletuner.gh200.ramp import apply as ramp_apply
 
 NOISY = 60
+_IN_THIS_CHECKOUT = """
+import runpy, sys
+from gh200_lab.checkout import see_this_checkout
+
+see_this_checkout()
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 
 
 class EpochSteps:
@@ -111,6 +118,7 @@ class Trainer:
         self.validation: Validation | None = Validation(self)
         self.gh200_ramp_scheduler: Any = None
         self._gh200_noise: Any = None
+        self._gh200_step = 0
         self.split_by: list[int] = []
         self.logged: list[dict[str, Any]] = []
         self.greeted_with = 0
@@ -131,7 +139,8 @@ class Trainer:
         self, step: int, row: torch.Tensor, *, batch: object = None, probe: torch.Tensor | None = None
     ) -> torch.Tensor | None:
         """One pass; the gradient the optimizer gets, when it steps. A probe is a pass whose gradients are dropped."""
-        ramp_apply.begin_micro_batch(self, step)
+        self._gh200_step = step
+        ramp_apply.begin_micro_batch(self)
         if self._gh200_noise is not None:
             self._gh200_noise.begin(batch)
         stepped = None
@@ -174,9 +183,6 @@ class Trainer:
     def _train_initial_msg(self) -> None:
         self.greeted_with = self.config.total_batch_size
 
-    def _should_checkpoint_epoch(self, epoch: int) -> bool:
-        return True
-
     def checkpoint_state_latest(self, output_dir: str) -> str | None:
         names = sorted(path.name for path in Path(output_dir).glob("checkpoint-*"))
         return names[-1] if names else None
@@ -216,7 +222,7 @@ def two_ranks(script: str) -> list[str]:
     }
     ranks = [
         subprocess.Popen(
-            [sys.executable, script],
+            [sys.executable, "-c", _IN_THIS_CHECKOUT, script],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

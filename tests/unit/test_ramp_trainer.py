@@ -76,7 +76,6 @@ def test_an_epoch_end_inside_a_window_carries_its_gradients_over() -> None:
     for number, row in enumerate(data):
         if number == 17:
             assert not broken.accelerator.sync_gradients, "the epoch must end inside a window for this to mean anything"
-            broken._should_checkpoint_epoch(1)
             broken._epoch_rollover(2)
         broken.micro_batch(number + 1 + (number >= 17), row)
     assert broken.weight().equal(straight.weight())
@@ -87,7 +86,7 @@ def test_a_step_counted_inside_a_window_is_an_error() -> None:
     trainer.micro_batch(1, next(iter(rows(1))))
     trainer.state["global_step"] = 1
     with pytest.raises(RampError, match="inside an accumulation window"):
-        ramp_apply.begin_micro_batch(trainer, 2)
+        ramp_apply.begin_micro_batch(trainer)
 
 
 # Gates and logs
@@ -100,7 +99,7 @@ def test_gates_open_when_a_window_closes_and_at_no_other_time() -> None:
         stepped = trainer.micro_batch(step, row) is not None
         naive = step % trainer.config.gradient_accumulation_steps == 0
         closed += [step] * stepped
-        uploads += [step] * ramp_apply.gate(trainer, step, naive)
+        uploads += [step] * ramp_apply.gate(trainer, naive)
         validations += [step] * trainer.validation.should_perform_intermediary_validation(
             step, "prompts", "intermediary", epoch_end=False
         )
@@ -259,7 +258,7 @@ def test_a_checkpoint_inside_a_window_starts_it_again(tmp_path: Path, caplog: py
     trainer, ramp = started()
     inside = ramp.micro_batches_for(14) + 2
     train(trainer, inside)
-    trainer._should_checkpoint_epoch(1)
+    trainer._gh200_step += 1  # upstream counts the call that finds the epoch at its end
     trainer.accelerator.save_state(str(tmp_path))
     later = resumed(tmp_path, step=14)
     assert "inside window 14" in caplog.text and "without the 2 micro-batches" in caplog.text
@@ -377,7 +376,7 @@ def test_patch_01_expects_every_method_that_is_stood_in_for_or_called() -> None:
     }
     patch = tomllib.loads((REPO / "patches" / "01-trainer.toml").read_text(encoding="utf-8"))
     expected = {item["name"]: "only_if" in item for item in patch["expect"]}
-    assert len(stand_ins) == 16
+    assert len(stand_ins) == 15
     assert {name: expected.get(name) for name in stand_ins} == stand_ins
     assert expected == stand_ins | {"Trainer._run_standard_checkpoint": False}
 
@@ -406,9 +405,9 @@ def test_switched_off_nothing_is_touched() -> None:
     assert set(vars(trainer)) - own == {"init_resume_checkpoint", "checkpoint_state_latest"}
     logs: dict[str, Any] = {}
     ramp_apply.add_logs(trainer, logs)
-    ramp_apply.begin_micro_batch(trainer, 5)
+    ramp_apply.begin_micro_batch(trainer)
     assert (logs, ramp_apply.first_micro_step(trainer, 7)) == ({}, 7)
-    assert [ramp_apply.gate(trainer, 3, verdict) for verdict in (True, False)] == [True, False]
+    assert [ramp_apply.gate(trainer, verdict) for verdict in (True, False)] == [True, False]
     assert trainer.config.gradient_accumulation_steps == 3
 
 
@@ -416,5 +415,5 @@ def test_switched_off_nothing_is_touched() -> None:
 def test_switched_off_it_costs_less_than_five_microseconds() -> None:
     trainer = Trainer()
     trainer.build(enable_batch_size_rampup=False)
-    best = min(timeit.repeat(lambda: ramp_apply.begin_micro_batch(trainer, 1), number=10_000, repeat=5)) / 10_000
+    best = min(timeit.repeat(lambda: ramp_apply.begin_micro_batch(trainer), number=10_000, repeat=5)) / 10_000
     assert best < 5e-6

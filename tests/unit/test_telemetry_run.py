@@ -68,7 +68,7 @@ class Trainer(TrainerHooks):
 
     def train(self) -> None:
         for step in range(1, self.config.max_train_steps + 1):
-            self._gh200_batch_wanted()
+            self._gh200_batch_wanted(step)
             time.sleep(0.02)
             self.prepare_batch(step)
             time.sleep(0.01)
@@ -222,7 +222,7 @@ from simpletuner.gh200.trainer import TrainerHooks
 trainer = TrainerHooks()
 trainer.accelerator = SimpleNamespace()
 trainer._prepare_gh200_telemetry(SimpleNamespace(settings=SimpleNamespace(telemetry_interval=0)))
-trainer._gh200_batch_wanted()
+trainer._gh200_batch_wanted(1)
 trainer._gh200_add_logs({})
 print([name for name in sys.modules if "telemetry" in name])
 """

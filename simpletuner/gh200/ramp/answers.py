@@ -68,12 +68,6 @@ class TrainerAnswers(StandIn):
         if self.trainer.accelerator.is_main_process:
             _announce(self.control)
 
-    @instead
-    def _should_checkpoint_epoch(self, epoch: int) -> Any:
-        # Upstream asks this exactly once per epoch, when its batches have run out.
-        self.control.epoch_ended = True
-        return self.upstream._should_checkpoint_epoch(epoch)
-
     @instead_where_present
     def get_steps_per_epoch_for_epoch(self, epoch: int) -> int:
         return self.counts.steps_in(epoch)

@@ -41,8 +41,7 @@ class RampControl:
         self.decisions: tuple[Growth, ...] = ()
         self.counts = EpochCounts(self)
         self.window: int | None = None
-        self.micro_step = 0
-        self.epoch_ended = False
+        self.resumed_at: int | None = None
 
     @property
     def accumulation_steps(self) -> int:
@@ -54,9 +53,8 @@ class RampControl:
         self.trainer.config.total_batch_size = steps * self.ramp.samples_per_micro_batch
         self.trainer.accelerator.gradient_accumulation_steps = steps
 
-    def begin(self, step: int) -> None:
+    def begin(self) -> None:
         """Before a micro-batch: open the window of the coming optimizer step if it is not open yet."""
-        self.micro_step, self.epoch_ended = step, False
         window = self.trainer.state["global_step"]
         if window != self.window:
             self.open(window)
@@ -242,20 +240,20 @@ def _refuse_where_inexact(trainer: Any) -> None:
 # What the patched Trainer calls. All of these do nothing when the ramp is off.
 
 
-def begin_micro_batch(trainer: Any, step: int) -> None:
+def begin_micro_batch(trainer: Any) -> None:
     """Right before `accelerator.accumulate`."""
     control = trainer.__dict__.get(_CONTROL)
     if control is not None:
-        control.begin(step)
+        control.begin()
 
 
 def first_micro_step(trainer: Any, step: int) -> int:
     """Where upstream's micro-step counter starts: at the checkpoint's own count, which seeds the choice of dataset."""
     control = trainer.__dict__.get(_CONTROL)
-    return step if control is None else control.micro_step or step
+    return step if control is None or control.resumed_at is None else int(control.resumed_at)
 
 
-def gate(trainer: Any, step: int, verdict: bool) -> bool:
+def gate(trainer: Any, verdict: bool) -> bool:
     """Upstream's `step % accumulation == 0`; with windows of changing size the question is whether one just closed."""
     control = trainer.__dict__.get(_CONTROL)
     return verdict if control is None else bool(trainer.accelerator.sync_gradients)

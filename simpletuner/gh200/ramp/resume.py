@@ -52,8 +52,7 @@ class ResumeWatch(StandIn):
         record = {
             "schedule": control.ramp.fingerprint(),
             "global_step": self.trainer.state["global_step"],
-            # The call that finds an epoch at its end is counted by upstream too.
-            "micro_step": control.micro_step + control.epoch_ended,
+            "micro_step": self.trainer._gh200_step,
             "place_in_window": 0 if accelerator.sync_gradients else accelerator.step,
             "gradient_accumulation_steps": control.accumulation_steps,
             "samples": control.ramp.samples_for(self.trainer.state["global_step"]),
@@ -127,7 +126,7 @@ class ResumeWatch(StandIn):
     def _continue(self) -> None:
         if self.control is None or self.record is None:
             return
-        self.control.micro_step = self.record["micro_step"]
+        self.control.resumed_at = self.record["micro_step"]
         self.control.continue_ramp(self.record)
         self.control.continue_measured(self.record)
         place, step = self.record["place_in_window"], self.trainer.state["global_step"]

@@ -57,7 +57,10 @@ class Hbm(Part):
     cuda_free_bytes: int | None = Field(
         None, description="bytes CUDA would still give, as torch's `mem_get_info` says it"
     )
-    allocated_bytes: int | None = Field(None, description="bytes of living tensors, by torch: this process, after an optimizer step since the record before")
+    allocated_bytes: int | None = Field(
+        None,
+        description="bytes of living tensors, by torch: this process, after an optimizer step since the record before",
+    )
     reserved_bytes: int | None = Field(None, description="bytes torch has taken from the GPU")
     peak_allocated_bytes: int | None = Field(None, description="bytes, the most there were")
 
