@@ -93,6 +93,8 @@ class Server:
             "SIMPLETUNER_WEB_UI_CONFIG": str(state),
             "SIMPLETUNER_STATE_DIR": str(folder / "state"),
             "HF_HUB_OFFLINE": "1",
+            # As .venv/bin/simpletuner does it: a job starts `accelerate` by name.
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         }
         command = [sys.executable, "-c", _PROGRAM, "server"]
         with self.log.open("wb") as written:
