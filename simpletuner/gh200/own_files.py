@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -12,11 +13,13 @@ def user_cache() -> Path:
 
 
 def write_whole(target: Path, text: str) -> None:
-    """Readers see the old file or the new one, never a part."""
+    """Readers see the old file or the new one, never a part; who may read it stays as it was."""
     # A process number is not enough: two machines that share a folder may be at the same one.
     part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         part.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, part)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.browser import need_browser
 from tests.fork.web_lab import Server
 
 
@@ -18,3 +20,14 @@ def web_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+# Not for the session: while it is open, no other test can run a loop of asyncio's.
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here; scripts/setup.sh installs it")
+    executable = need_browser()
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-quic"])
+        yield browser
+        browser.close()

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.browser import need_browser
 from tests.fork.web_browser import opened
 from tests.fork.web_lab import CONFIG, OURS, Server
 
 pytestmark = pytest.mark.slow
 RAMP = CONFIG["gh200_optimizations"]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here; scripts/setup.sh installs it")
-    executable = need_browser()
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-quic"])
-        yield browser
-        browser.close()
 
 
 def test_web_ui_browser_finds_changes_saves_and_loads_again(chromium: Any, web_server: Server) -> None:
@@ -91,6 +79,28 @@ def test_web_ui_browser_two_of_them_on_one_config(chromium: Any, web_server: Ser
         assert len(list(web_server.configs.glob("both.json.backup-*"))) == 1
         second.enter("batch_rampup_steps", "9")
         assert second.save() == 200, "its own save is what the page shows now"
+
+
+def test_web_ui_browser_config_changes_on_disk_under_it(chromium: Any, web_server: Server) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    web_server.write(hostile, CONFIG)
+    many = [{**CONFIG["datasets"][0], "id": f"pictures-{number}"} for number in range(5000)]
+    web_server.show("under", CONFIG | {"datasets": many})
+    with opened(chromium, web_server) as browser:
+        browser.expected = "409"
+        browser.enter("batch_rampup_steps", "6")
+        web_server.write("under", CONFIG | {"datasets": many, "gh200_optimizations": RAMP | {hostile: 1}, hostile: 1})
+        assert browser.save() == 409
+        refused = browser.page.locator("[data-gh200-refused]")
+        assert "changed on disk" in refused.inner_text() and hostile in refused.inner_text()
+        assert browser.block()["batch_rampup_steps"] == 6, "what was typed is still there"
+    assert hostile in web_server.read("under")
+    with opened(chromium, web_server) as browser:
+        browser.enter("batch_rampup_steps", "6")
+        assert browser.save() == 200
+    after = web_server.read("under")
+    assert after["gh200_optimizations"] == RAMP | {hostile: 1, "batch_rampup_steps": 6} and after["datasets"] == many
+    web_server.path(hostile).unlink()
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -109,6 +111,57 @@ def test_web_ui_two_browsers(web_server: Server) -> None:
     answer = web_server.save(web_server.form(shown))
     assert answer.status_code == 409 and '"two"' in answer.json()["detail"] and '"other"' in answer.json()["detail"]
     assert web_server.path("other").read_bytes() == before
+
+
+def test_web_ui_saves_at_once_have_one_winner(web_server: Server) -> None:
+    forms = [web_server.form(web_server.show("race", CONFIG), learning_rate=f"0.00{rate}") for rate in range(1, 9)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = [answer.status_code for answer in pool.map(web_server.save, forms)]
+    assert sorted(answers) == [200, *[409] * 7]
+    assert web_server.read("race")["learning_rate"] == pytest.approx(float(f"0.00{answers.index(200) + 1}"))
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "..%2Foutside", "a/../../outside", "..", "x\0y", "<img src=x>", "Käfer 1"]
+)
+def test_web_ui_hostile_config_name_leads_nowhere(web_server: Server, name: str) -> None:
+    outside = [web_server.folder / file for file in ("outside.json", "config.json")]
+    for path in outside:
+        path.write_text('{"theirs": 1}')
+    config = {"--learning_rate": "0.1", "--model_family": "sdxl", "cache_config": "{}"}
+    for method, path, body in [
+        ("PUT", f"/api/configs/{quote(name, safe='').replace('.', '%2e')}", {"name": name, "config": config}),
+        ("POST", f"/api/configs/{quote(name, safe='')}/activate", None),
+    ]:
+        answer = web_server.http.request(method, path, json=body)
+        assert answer.status_code >= 400 and "<img" not in answer.text, (method, path)
+    assert {path.read_text() for path in outside} == {'{"theirs": 1}'}
+    assert web_server.http.get("/api/configs/active").json()["name"] != name
+
+
+def test_web_ui_config_in_a_folder_of_its_own(web_server: Server) -> None:
+    folder = web_server.configs / "in-folder"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    seen = web_server.show("in-folder")
+    assert web_server.save(web_server.form(seen, learning_rate="0.0008")).status_code == 200
+    after = json.loads((folder / "config.json").read_text())
+    assert ours(after) == ours(CONFIG) and after["learning_rate"] == pytest.approx(0.0008)
+    assert not web_server.path("in-folder").exists()
+
+
+def test_web_ui_thousands_of_datasets(web_server: Server) -> None:
+    many = [{**CONFIG["datasets"][0], "id": f"pictures-{number}"} for number in range(5000)]
+    seen = web_server.show("many", CONFIG | {"datasets": [*many, CONFIG["datasets"][1]]})
+    # As the page sends it: a form of parts, none above a megabyte, and without a long block that was not changed.
+    form = web_server.form(seen, learning_rate="0.0008")
+    del form["--datasets"]
+    parts = [(key, (None, text)) for key, text in form.items() if key != "gh200_seen"]
+    parts += [("gh200_seen", (None, seen[at : at + 200_000])) for at in range(0, len(seen), 200_000)]
+    answer = web_server.http.post("/api/training/config", files=parts)
+    assert answer.status_code == 200, answer.text
+    assert web_server.read("many")["datasets"] == [*many, CONFIG["datasets"][1]]
+    web_server.show("mine")
 
 
 def test_web_ui_unreadable_config_is_not_replaced(web_server: Server) -> None:

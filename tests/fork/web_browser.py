@@ -31,6 +31,7 @@ class Browser:
         self.expected = "\0"
         page.set_default_timeout(LIMIT)
         page.on("pageerror", lambda error: self.wrong.append(f"page error: {error}"))
+        page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on("request", self._asked)
         page.on("console", self._said)
 

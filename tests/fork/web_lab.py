@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -73,7 +74,7 @@ OURS = ("$schema", "cache_config", "gh200_optimizations", "datasets")
 class Server:
     """One server for all tests of a session: it takes most of a minute to start."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tree: Path = FORK) -> None:
         self.folder, self.configs = folder, folder / "configs"
         self.configs.mkdir(parents=True)
         self.write("mine", CONFIG)
@@ -100,7 +101,7 @@ class Server:
         with self.log.open("wb") as written:
             self.process = subprocess.Popen(
                 [*command, "--host", "127.0.0.1", "--port", str(self.port)],
-                cwd=folder, env=environment | {"PYTHONPATH": str(FORK)}, stdout=written, stderr=subprocess.STDOUT,
+                cwd=folder, env=environment | {"PYTHONPATH": str(tree)}, stdout=written, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
@@ -126,6 +127,20 @@ class Server:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
 
+    def descendants(self) -> dict[int, list[str]]:
+        """Every process the server has started, and those they have, with its command line."""
+        found: dict[int, list[str]] = {}
+        pids = [self.process.pid]
+        while pids:
+            for path in Path(f"/proc/{pids.pop()}/task").glob("*/children"):
+                try:
+                    children = [int(word) for word in path.read_text().split()]
+                    found |= {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in children}
+                except OSError:
+                    continue
+                pids += children
+        return found
+
     def path(self, name: str) -> Path:
         return self.configs / f"{name}.json"
 
@@ -140,8 +155,8 @@ class Server:
         """A new browser that opens this config: the answer its page is filled from."""
         if config is not None:
             self.write(name, config)
-        assert self.http.post(f"/api/configs/{name}/activate").status_code == 200
-        answer = self.http.get(f"/api/configs/{name}", params={"t": 1})
+        assert self.http.post(f"/api/configs/{quote(name, safe='')}/activate").status_code == 200
+        answer = self.http.get(f"/api/configs/{quote(name, safe='')}", params={"t": 1})
         assert answer.status_code == 200, answer.text
         return answer.text
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import HTTPException
+from fastapi import APIRouter, HTTPException
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jinja2 import DictLoader, Environment, TemplateNotFound
@@ -17,14 +21,16 @@ from simpletuner.gh200.settings.keys import BLOCK_KEYS
 from simpletuner.gh200.settings.schema import CacheConfig, Optimizations
 from simpletuner.gh200.telemetry.files import append, path_of
 from simpletuner.gh200.telemetry.record import Record, Window
+from simpletuner.gh200.web import page, rewriting
 from simpletuner.gh200.web.blocks import BrokenBlock, is_training_config, kept_of, parsed, settled, written
 from simpletuner.gh200.web.controls import controls
 from simpletuner.gh200.web.datasets import kept_plan, readable
 from simpletuner.gh200.web.fields import register
 from simpletuner.gh200.web.live import live
-from simpletuner.gh200.web.page import TEMPLATES, Loader
-from simpletuner.gh200.web.rewriting import rewritten
+from simpletuner.gh200.web.page import Loader, Page
+from simpletuner.gh200.web.rewriting import TEMPLATES, rewritten
 from simpletuner.gh200.web.saving import check_save, completed_update
+from simpletuner.gh200.web.whole import WholeFile, keep_whole
 
 TEXT = st.text('ab "{}[]\\,:é\n-', max_size=8)
 JSON = st.recursive(
@@ -78,7 +84,7 @@ class Store:
     config_type = "model"
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.config_dir = path, path.parent
 
     def get_active_config(self) -> str:
         return "mine"
@@ -183,6 +189,95 @@ def test_web_ui_loader_has_our_templates_and_no_others() -> None:
         with pytest.raises(TemplateNotFound):
             environment.get_template(name)
     assert (TEMPLATES / "gh200_tab.html").is_file()
+
+
+@dataclass
+class Tab:
+    """A tab as upstream describes it."""
+
+    id: str
+    title: str
+    icon: str
+    template: str
+    description: str
+    extra_context_handler: Any
+
+
+class Tabs:
+    """A tab service as upstream's: it renders a template it is told of."""
+
+    def __init__(self, templates: dict[str, str]) -> None:
+        self.templates = SimpleNamespace(env=Environment(loader=DictLoader(templates)))
+        self._tab_configs = {"basic": Tab("basic", "Basic", "", "basic.html", "", None)}
+
+    def get_tab_config(self, tab_name: str) -> Any:
+        return self._tab_configs[tab_name]
+
+    def get_all_tabs(self) -> list[dict[str, Any]]:
+        return [{"name": name} for name in self._tab_configs]
+
+    async def render_tab(self, request: Any, tab_name: str, fields: Any, config_values: Any, **more: Any) -> str:
+        return self.templates.env.get_template(self.get_tab_config(tab_name).template).render(gh200_controls={})
+
+
+@pytest.fixture
+def no_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A fork whose folder of templates is empty."""
+    for module in (page, rewriting):
+        monkeypatch.setattr(module, "TEMPLATES", tmp_path)
+    rewriting._script.cache_clear()
+    yield
+    rewriting._script.cache_clear()
+
+
+@pytest.mark.usefixtures("no_templates")
+def test_web_ui_without_our_templates_the_page_is_upstreams(caplog: pytest.LogCaptureFixture) -> None:
+    source = "<head></head> a.type === 'local'"
+    tabs = Page(APIRouter()).take(Tabs({"basic.html": "basic", "base_htmx.html": source}))
+    assert asyncio.run(tabs.render_tab(None, "basic", [], {})) == "basic"
+    answer = asyncio.run(tabs.render_tab(None, "gh200", [], {})).body.decode()
+    assert "gh200_tab.html" in answer and "is missing" in answer and "Your settings are kept" in answer
+    assert tabs.templates.env.get_template("base_htmx.html").render() == source, "no call of a script that is not there"
+    assert "page.js" in caplog.text and "Build the fork again" in caplog.text
+
+
+def test_web_ui_config_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "mine.json"
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    with pytest.raises(TypeError), WholeFile(link).open("w", encoding="utf-8") as file:
+        json.dump({"a": 1, "b": object()}, file)
+    if not (child := os.fork()):
+        with WholeFile(link).open("w", encoding="utf-8") as file:
+            file.write("half")
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert real.read_text() == WholeFile(link).open().read() == "old"
+    with WholeFile(link).open("w", encoding="utf-8") as file:
+        json.dump({"a": "é"}, file)
+    assert json.loads(real.read_text()) == {"a": "é"} and link.is_symlink() and real.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.json", "real.json"]
+    assert WholeFile(link).with_suffix(".meta") == link.with_suffix(".meta")
+    store = Store(link)
+    for _ in range(2):
+        keep_whole(store)
+    assert type(store._get_config_path("mine")) is WholeFile and store._get_config_path("mine") == link
+
+
+def test_web_ui_save_stays_in_the_folder_of_configs(tmp_path: Path) -> None:
+    store = Store(tmp_path / "configs" / ".." / "config.json")
+    store.config_dir = tmp_path / "configs"
+    for refused in (lambda: saving(store), lambda: completed_update(store, "..", {"a": 1})):
+        with pytest.raises(HTTPException, match="out of the folder"):
+            refused()
+
+
+def test_web_ui_names_in_a_refusal_are_text(tmp_path: Path) -> None:
+    store = Store(tmp_path / "mine.json")
+    store.path.write_text('{"<img src=x>": 2}')
+    with pytest.raises(HTTPException, match="&lt;img src=x&gt;"):
+        saving(store, gh200_seen=json.dumps({"name": "mine", "config": {}}))
 
 
 def test_web_ui_in_memory_datasets_read_as_local_and_keep_their_folder(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import html
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -18,9 +17,8 @@ from .blocks import KEPT_KEYS, kept_of
 from .controls import controls
 from .fields import SECTIONS, TAB
 from .live import live
-from .rewriting import rewritten
+from .rewriting import TEMPLATES, rewritten
 
-TEMPLATES = Path(__file__).with_name("templates")
 TEMPLATE = "gh200_tab.html"
 # Asked for like a tab, and so behind the same login: the figures of a run as JSON.
 LIVE = "gh200_live"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import shutil
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from fastapi import HTTPException
 
 from ..settings.keys import SCHEMA_KEY, plain_key
 from .blocks import given_in, kept_of, settled
+from .whole import check_inside, keep_whole
 
 # Sent along by our script: the config as the page got it, and the state of the file that it was told to replace.
 SEEN, REPLACES = "gh200_seen", "gh200_replaces"
@@ -23,6 +25,7 @@ _SHOWN_KEYS = 8
 
 def completed_bundle(bundle: Any, form: Any) -> Any:
     """Upstream's result of a form, with our keys as form and file have them."""
+    keep_whole(bundle.store)
     on_disk = kept_of(_loaded(bundle.store, bundle.active_config))
     given = given_in(form, on_disk)
     values, broken = settled(on_disk, given)
@@ -42,10 +45,12 @@ def completed_update(store: Any, name: str, config: Any) -> Any:
     """A config sent whole by a page that shows a part of it: our keys that it leaves out stay as they are."""
     if store.config_type != "model" or not isinstance(config, Mapping):
         return config
+    check_inside(store, Path(store._get_config_path(name)))
+    keep_whole(store)
     on_disk = kept_of(_loaded(store, name))
     values, broken = settled(on_disk, {key: value for key, value in kept_of(config).items() if value is not None})
     if broken:
-        raise HTTPException(422, detail=_told(broken))
+        raise _refusal(422, _told(broken))
     emptied = {key for key, value in kept_of(config).items() if value is None}
     rest = {key: value for key, value in config.items() if plain_key(key) not in {*on_disk, *values, *emptied}}
     return {**rest, **{key: value for key, value in values.items() if key not in emptied}}
@@ -56,11 +61,12 @@ def check_save(form: Any, service: Any) -> None:
     store = service.get_config_store()
     name = store.get_active_config() or "default"
     path = Path(store._get_config_path(name))
+    check_inside(store, path)
     on_disk = _readable(store, name, path)
     ours = kept_of(on_disk)
     broken = settled(ours, given_in(form, ours))[1]
     if broken:
-        raise HTTPException(422, detail=_told(broken))
+        raise _refusal(422, _told(broken))
     seen = _seen(form)
     if seen is not None:
         _refuse_unseen(seen, name, on_disk, path, str(form.get(REPLACES) or ""))
@@ -69,9 +75,9 @@ def check_save(form: Any, service: Any) -> None:
 def _refuse_unseen(seen: Mapping[str, Any], name: str, on_disk: Any, path: Path, replaces: str) -> None:
     shown = seen.get("name")
     if shown != name:
-        raise HTTPException(
+        raise _refusal(
             409,
-            detail=f'Nothing was saved: this page shows the config "{shown}", but "{name}" is the active one by now '
+            f'Nothing was saved: this page shows the config "{shown}", but "{name}" is the active one by now '
             f'(another browser?). Choose "{shown}" again in this page, and save.',
         )
     changed = _differing(seen.get("config"), on_disk)
@@ -82,12 +88,12 @@ def _refuse_unseen(seen: Mapping[str, Any], name: str, on_disk: Any, path: Path,
         _put_aside(path)
         return
     named = ", ".join(changed[:_SHOWN_KEYS]) + (" ..." if len(changed) > _SHOWN_KEYS else "")
-    raise HTTPException(
+    raise _refusal(
         409,
-        detail=f"Nothing was saved: {path.name} of {name} was changed on disk after this page had read it ({named}). "
+        f"Nothing was saved: {path.name} of {name} was changed on disk after this page had read it ({named}). "
         "Your values are still in this page. Reload the page to see those of the file, or save again to replace "
         "them: the file as it is now will be kept beside it.",
-        headers={ON_DISK_HEADER: state},
+        {ON_DISK_HEADER: state},
     )
 
 
@@ -98,9 +104,9 @@ def _readable(store: Any, name: str, path: Path) -> Any:
     try:
         return store.load_config(name)[0]
     except (OSError, ValueError, AttributeError) as error:
-        raise HTTPException(
+        raise _refusal(
             409,
-            detail=f"Nothing was saved: {path} cannot be read, and would be lost. {error} Correct it, or move it away.",
+            f"Nothing was saved: {path} cannot be read, and would be lost. {error} Correct it, or move it away.",
         ) from error
 
 
@@ -114,7 +120,8 @@ def _loaded(store: Any, name: str) -> Any:
 def _seen(form: Any) -> Mapping[str, Any] | None:
     """What the page got when it asked for the config; None for clients without our script."""
     try:
-        seen = json.loads(str(form.get(SEEN) or "null"))
+        parts = form.getlist(SEEN) if hasattr(form, "getlist") else [form.get(SEEN)]
+        seen = json.loads("".join(str(part or "") for part in parts) or "null")
     except (ValueError, RecursionError):
         return None
     return seen if isinstance(seen, Mapping) else None
@@ -139,6 +146,11 @@ def _put_aside(path: Path) -> None:
     stem = f"{path.name}.backup-{datetime.now(UTC):%Y%m%d_%H%M%S}"
     names = (path.with_name(stem + (f"-{number}" if number else "")) for number in range(1000))
     shutil.copy2(path, next(name for name in names if not name.exists()))
+
+
+def _refusal(status: int, told: str, headers: dict[str, str] | None = None) -> HTTPException:
+    """Upstream's page puts what it is told into itself as it is, and names in it are anybody's."""
+    return HTTPException(status, detail=html.escape(told, quote=False), headers=headers)
 
 
 def _told(broken: Mapping[str, Any]) -> str:

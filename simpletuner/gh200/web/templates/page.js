@@ -18,12 +18,29 @@ window.gh200 = (() => {
     }
   };
 
+  // A key that a form does not have stays as it is in the file.
+  const dropUnchanged = (form, config) => {
+    for (const [written, value] of Object.entries(config)) {
+      const key = written.replace(/^-+/, "");
+      const given = form.get("--" + key);
+      if (!keys.includes(key) || given === null || given.length < 200000) continue;
+      try {
+        if (JSON.stringify(JSON.parse(given)) === JSON.stringify(value)) form.delete("--" + key);
+      } catch {
+        // Broken: the server says where.
+      }
+    }
+  };
+
   const addToSave = (form) => {
     const store = window.Alpine?.store("trainer");
     const text = seen[store?.activeEnvironment];
     if (!text) return;
-    form.set("gh200_seen", text);
+    form.delete("gh200_seen");
+    // Upstream's server takes no part of a form above a megabyte.
+    for (const part of text.match(/[^]{1,200000}/gu)) form.append("gh200_seen", part);
     if (replaces) form.set("gh200_replaces", replaces);
+    else dropUnchanged(form, JSON.parse(text).config || {});
     // Taken out in the dialog that shows the whole config: said, because a key that is only missing is kept.
     const shown = store.activeEnvironmentConfig;
     if (form.has("__replace_active_config__") || !shown) return;
@@ -34,13 +51,31 @@ window.gh200 = (() => {
     }
   };
 
+  // Upstream's own message is gone after three seconds. Ours stays until the next save; the server has made it safe to show.
+  const tellRefusal = async (response) => {
+    document.querySelector("[data-gh200-refused]")?.remove();
+    const place = document.getElementById("validation-results");
+    if (response.ok || !place) return;
+    const detail = await response.clone().json().then((answer) => answer.detail, () => "");
+    if (!String(detail).startsWith("Nothing was saved")) return;
+    const told = document.createElement("div");
+    told.className = "alert alert-danger";
+    told.setAttribute("role", "alert");
+    told.dataset.gh200Refused = "";
+    told.innerHTML = detail;
+    place.append(told);
+  };
+
   window.fetch = async (input, options = {}) => {
     const address = addressOf(input);
     const method = (options.method || "GET").toUpperCase();
     const save = method === "POST" && address.pathname === "/api/training/config" && options.body instanceof FormData;
     if (save) addToSave(options.body);
     const response = await upstreamFetch(input, options);
-    if (save) replaces = response.headers.get("X-GH200-On-Disk") || "";
+    if (save) {
+      replaces = response.headers.get("X-GH200-On-Disk") || "";
+      await tellRefusal(response);
+    }
     const config = /^\/api\/configs\/[^/]+$/.test(address.pathname) && address.searchParams.has("t");
     if (config && method === "GET" && response.ok) await remember(response);
     return response;
