@@ -4,8 +4,9 @@ What to do comes as JSON in TINY_DRIVE: `trace` (file to write), `kill_at` (SIGK
 `windows` (accumulation steps of each update, set by hand), `ask` (micro-batch number -> `manual_validation` or
 `manual_checkpoint`, asked for through the file `triggers` just before it), `reads` (also note the seconds spent on
 reading cache entries since the first micro-batch), `signals` (each with `name`, the micro-batch it comes `at`, the
-seconds it comes `after` its beginning, and the `rank` it comes to), `dawdle`
-(micro-batch number -> seconds it waits for), `shard_on_cpus` (FSDP also where there is no GPU;
+seconds it comes `after` its beginning, and the `rank` it comes to; or instead of `at` the moment it comes `in`: `save`, when
+a checkpoint has its model and not yet the rest, `states`, when it lacks those of the datasets, or `validation`), `dawdle`
+(micro-batch number -> seconds it waits for), `configs` (rank -> a config of its own), `shard_on_cpus` (FSDP also where there is no GPU;
 what each rank holds is noted with its first update), `plain_attention` (torch's mathematical one, to
 compare with a device that has no other), `repeatable` (kernels that add in a fixed order, where torch has them),
 `measure` (also note the seconds of each update and what of the GPU's memory is held), `leave` (so many bytes of the
@@ -74,6 +75,8 @@ class Watch:
         if self.begun == 0 and self.orders.get("reads"):
             self._time_reads()
         self._began = self._began or time.perf_counter()
+        if self.begun == 0 and self.orders.get("signals"):
+            self._await_moments()
         self._send_signals()
         time.sleep(self.orders.get("dawdle", {}).get(str(self.begun), 0))
         self._set_window(accelerator)
@@ -85,9 +88,25 @@ class Watch:
 
     def _send_signals(self) -> None:
         for order in self.orders.get("signals", ()):
-            if order["at"] == self.begun and order.get("rank", 0) == int(os.environ.get("RANK", "0")):
+            if order.get("at") == self.begun and _to_this_rank(order):
                 number = signal.Signals[order["name"]]
                 threading.Timer(order.get("after", 0), os.kill, (os.getpid(), number)).start()
+
+    def _await_moments(self) -> None:
+        from accelerate import accelerator as with_saves
+
+        from simpletuner.helpers.multiaspect.sampler import MultiAspectSampler
+        from simpletuner.helpers.training.validation import Validation
+
+        places = {
+            "save": (with_saves, "save_accelerator_state"),
+            "states": (MultiAspectSampler, "save_state"),
+            "validation": (Validation, "process_prompts"),
+        }
+        for order in self.orders["signals"]:
+            if "in" in order and _to_this_rank(order):
+                place, name = places[order["in"]]
+                setattr(place, name, _signalled(order, getattr(place, name)))
 
     def backward(self, accelerator: Any, loss: torch.Tensor, **more: Any) -> None:
         self._note(loss=float(loss.item()).hex(), accumulation=accelerator.gradient_accumulation_steps)
@@ -139,6 +158,19 @@ class Watch:
     def _note(self, **entry: Any) -> None:
         with open(self.orders["trace"], "a", encoding="utf-8") as trace:
             trace.write(json.dumps(entry) + "\n")
+
+
+def _to_this_rank(order: dict[str, Any]) -> bool:
+    return int(order.get("rank", 0)) == int(os.environ.get("RANK", "0"))
+
+
+def _signalled(order: dict[str, Any], work: Any) -> Any:
+    def signalled(*arguments: Any, **more: Any) -> Any:
+        time.sleep(order.get("after", 0))
+        os.kill(os.getpid(), signal.Signals[order["name"]])
+        return work(*arguments, **more)
+
+    return signalled
 
 
 def held(weights: Iterable[torch.Tensor]) -> dict[str, int]:
@@ -193,6 +225,8 @@ def main() -> None:
     orders: dict[str, Any] = json.loads(os.environ["TINY_DRIVE"])
     if orders.get("repeatable"):
         _add_in_a_fixed_order()
+    if other := orders.get("configs", {}).get(os.environ.get("RANK", "0")):
+        os.environ["CONFIG_PATH"] = other
     watcher = Turns(orders["said"], orders["turn"]) if "turn" in orders else Watch(orders)
     watcher.install()
     if orders.get("shard_on_cpus"):

@@ -15,11 +15,13 @@ DRIVE = Path(__file__).with_name("drive.py")
 @dataclass(frozen=True)
 class Launcher:
     """`documented` is Accelerate's launcher with `--config`, as in the fork's guide. Otherwise upstream's own variables
-    name the config, which both trees know. `prefix` is a command that runs another one, such as one that lends a GPU.
+    name the config, which both trees know. Several ranks are started by torchrun, or by Accelerate where that is asked for.
+    `prefix` is a command that runs another one, such as one that lends a GPU.
     """
 
     documented: bool = False
     ranks: int = 1
+    by_accelerate: bool = False
     gpu: bool = field(default_factory=lambda: bool(gpus()))
     prefix: tuple[str, ...] = ()
 
@@ -42,6 +44,11 @@ class Launcher:
         if self.documented:
             settings = tree / "config" / f"accelerate_config_{'gh200' if self.gpu else 'cpu'}.yaml"
             return ["accelerate", "launch", "--config_file", str(settings)]
+        if self.ranks > 1 and self.by_accelerate:
+            # What the variables say of a CPU holds for its ranks too; its own --cpu wants MPI for several.
+            one_machine = ("--num_machines", "1", "--main_process_port", "0", "--mixed_precision", "bf16")
+            ranks = ("--multi_gpu", "--num_processes", str(self.ranks))
+            return ["accelerate", "launch", *ranks, *one_machine, "--dynamo_backend", "no"]
         if self.ranks > 1:
             return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}"]
         return [sys.executable]
