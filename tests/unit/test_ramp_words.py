@@ -6,9 +6,11 @@ import json
 import logging
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from safetensors.torch import save_file
 from simpletuner.gh200.preflight.samples import Samples
 from simpletuner.gh200.preflight.windows import largest_window, window_problems
 from simpletuner.gh200.ramp import apply as ramp_apply
-from simpletuner.gh200.ramp.complete import incompleteness
+from simpletuner.gh200.ramp.complete import incompleteness, say_what_comes_last
 from simpletuner.gh200.ramp.console import LEVEL, show_debug_lines
 from simpletuner.gh200.ramp.reader import ramp_from
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
@@ -233,6 +235,22 @@ def test_ramp_words_a_rank_that_was_killed_first_makes_a_checkpoint_incomplete(t
     (path / "training_state-rank1.json").write_text('{"global_step": 8}')
     assert incompleteness(path) == "random_states_1.pkl not there"
     torch.save({"generator": 8}, path / "random_states_1.pkl")
+    assert incompleteness(path) == ""
+
+
+def test_ramp_words_a_checkpoint_that_lacks_what_comes_last_is_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states of the datasets are written after the generators: without them a resume would begin them anew."""
+    manager = SimpleNamespace(
+        CHECKPOINT_MANIFEST_FILENAME="checkpoint_manifest.json", CHECKPOINT_GUARD_FILENAME=".guard"
+    )
+    monkeypatch.setitem(sys.modules, "simpletuner.helpers.utils.checkpoint_manager", manager)
+    path = checkpoint(tmp_path, 8)
+    assert incompleteness(path) == "", "an older upstream's"
+    say_what_comes_last(path)
+    assert incompleteness(path) == "checkpoint_manifest.json not there"
+    (path / "checkpoint_manifest.json").write_text("{}")
     assert incompleteness(path) == ""
 
 

@@ -165,7 +165,8 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     if trainer.accelerator is None:
         return None
     asked = settings.optimizations if settings else None
-    watch = ResumeWatch(trainer, accept_changes=bool(asked and asked.accept_changed_ramp))
+    accept_changes = bool(asked and asked.accept_changed_ramp)
+    watch = ResumeWatch(trainer, accept_changes=accept_changes, asked=asked is not None)
     meter = _meter(trainer) if asked is not None and asked.measure_gradient_noise_scale else None
     if asked is None or not asked.enable_batch_size_rampup:
         watch.begin(None)

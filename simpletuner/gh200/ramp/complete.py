@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import zipfile
 from pathlib import Path
+from typing import Any
+
+from ..own_files import write_whole
 
 _LENGTH = 8
 # Accelerate writes the generators last; upstream its own state before that.
 _NEEDED = ("random_states_0.pkl", "training_state.json")
 _SHARDS_LIST = ".metadata"
+CLOSING = "gh200_checkpoint.json"
+_MANAGER = "simpletuner.helpers.utils.checkpoint_manager"
 _RANK_STATE = re.compile(r"training_state-rank(\d+)\.json")
 
 
 def incompleteness(checkpoint: Path) -> str:
     """What is missing or cut short, or nothing."""
-    absent = [name for name in _NEEDED if not (checkpoint / name).is_file()]
+    needed = [*_NEEDED, *_closing(checkpoint)]
+    absent = [name for name in needed if not (checkpoint / name).is_file()]
     if absent:
         return f"{', '.join(absent)} not there"
     for path in sorted(checkpoint.iterdir()):
@@ -25,6 +32,21 @@ def incompleteness(checkpoint: Path) -> str:
         if path.is_dir() and _shards_without_list(path):
             return f"{path.name}/{_SHARDS_LIST} not there"
     return _missing_rank(checkpoint)
+
+
+def say_what_comes_last(checkpoint: Path) -> None:
+    """From 4.3.2 on upstream lists a checkpoint's files when all are written. Older ones, and their checkpoints, have no list."""
+    manager: Any = sys.modules.get(_MANAGER)
+    if hasattr(manager, "CHECKPOINT_GUARD_FILENAME") and hasattr(manager, "CHECKPOINT_MANIFEST_FILENAME"):
+        record = {"closed_by": manager.CHECKPOINT_MANIFEST_FILENAME}
+        write_whole(checkpoint / CLOSING, json.dumps(record) + "\n")
+
+
+def _closing(checkpoint: Path) -> list[str]:
+    try:
+        return [str(json.loads((checkpoint / CLOSING).read_text(encoding="utf-8"))["closed_by"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _shards_without_list(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import stop
 from ..own_files import write_whole
-from .complete import complete_before
+from .complete import complete_before, say_what_comes_last
 from .measured import Growth
 from .noise import SmoothedNoise
 from .schedule import MEASURED, RampError
@@ -28,9 +28,9 @@ class ResumeWatch(StandIn):
 
     upstream_class = "Trainer"
 
-    def __init__(self, trainer: Any, *, accept_changes: bool) -> None:
+    def __init__(self, trainer: Any, *, accept_changes: bool, asked: bool = True) -> None:
         super().__init__()
-        self.trainer, self.accept_changes = trainer, accept_changes
+        self.trainer, self.accept_changes, self.asked = trainer, accept_changes, asked
         self.control: RampControl | None = None
         self.loaded_from: Path | None = None
         self.record: dict[str, Any] | None = None
@@ -40,15 +40,21 @@ class ResumeWatch(StandIn):
         """Also without a ramp: a checkpoint made with one must not be continued silently without it."""
         self.control = control
         accelerator = self.trainer.accelerator
-        if control is not None:
+        if control is not None or self.asked:
             accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._load)
         self.take_over(self.trainer)
 
     def _save(self, models: Any, weights: Any, output_dir: str) -> None:
         control, accelerator = self.control, self.trainer.accelerator
-        if control is None or not accelerator.is_local_main_process:
+        if not accelerator.is_local_main_process:
             return
+        say_what_comes_last(Path(output_dir))
+        if control is not None:
+            self._save_ramp(control, Path(output_dir))
+
+    def _save_ramp(self, control: RampControl, checkpoint: Path) -> None:
+        accelerator = self.trainer.accelerator
         record = {
             "schedule": control.ramp.fingerprint(),
             "global_step": self.trainer.state["global_step"],
@@ -64,7 +70,7 @@ class ResumeWatch(StandIn):
             record["noise"] = control.meter.record()
         if control.ramp.shape == MEASURED:
             record["decisions"] = [decision.record() for decision in control.decisions]
-        write_whole(Path(output_dir) / RECORD, json.dumps(record, indent=1) + "\n")
+        write_whole(checkpoint / RECORD, json.dumps(record, indent=1) + "\n")
 
     def _load(self, models: Any, input_dir: str) -> None:
         # Never raises: upstream may answer an exception in here by deleting the checkpoint.
