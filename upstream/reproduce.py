@@ -15,7 +15,10 @@ from pathlib import Path
 
 from scene import use_our_fork
 
-REPORTS = ("scan_loses_entries", "metadata_repair_fails", "sampler_copies_lists", "schedule_free_needs_deepspeed")
+REPORTS = (
+    *("scan_loses_entries", "metadata_repair_fails", "sampler_copies_lists", "schedule_free_needs_deepspeed"),
+    "nested_pictures_are_skipped",
+)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""From the start of a run to its first batch: CPU of the scan of a dataset and of the sampler, upstream's own classes and ours."""
+"""From the start of a run to its first batch: CPU of the scan, the sampler and a warm start, upstream's own classes and ours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..first_batch import Scene, fast_start, make_pictures, many_links, queues_that_let_go, sampler_over, tmpfs_folder
+from . import start_warm
 from .result import BenchSettings, Ratio, Result, Series, over
 
 # What upstream's parser gives without a key.
@@ -30,6 +31,7 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
         with tempfile.TemporaryDirectory(prefix="gh200-start-", dir=settings.folder or tmpfs_folder()) as name:
             yield from _scan(settings, Path(name))
             yield from _sampler(settings, Path(name))
+            yield from start_warm.measure(settings, Path(name))
     finally:
         logging.disable(logging.NOTSET)
 

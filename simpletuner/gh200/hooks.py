@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .state import StateHooks
@@ -154,6 +154,91 @@ def unseen_samples(index: Any) -> Any | None:
     from .start.sites import unseen_samples as samples
 
     return samples(index)
+
+
+def captions_once(backend: Any, images: Any, asked: dict[str, Any]) -> Any:
+    if StateHooks._gh200_run is None:
+        return images
+    from .start.sites import captions_once as once
+
+    return once(backend, images, asked)
+
+
+def caption_of(backend: Any, image: Any, read: Callable[[], Any]) -> Any:
+    captions = getattr(backend, "_gh200_captions", None)
+    return read() if captions is None else captions.caption(image, read)
+
+
+def relative_path(path: Any, root: Any) -> str | None:
+    if StateHooks._gh200_run is None:
+        return None
+    from .start.relative import relative_path as relative
+
+    return relative(path, root)
+
+
+def walked(backend: Any, top: Any) -> Any | None:
+    if StateHooks._gh200_run is None:
+        return None
+    from .start.sites import walked as walk
+
+    return walk(backend, top)
+
+
+def latent_folder(subfolders: str) -> str:
+    if StateHooks._gh200_run is None or "//" not in subfolders:
+        return subfolders
+    from .start.sites import latent_folder as folder
+
+    return folder(subfolders)
+
+
+def files_to_name(cache: Any, files: Any) -> Any:
+    if StateHooks._gh200_run is None:
+        return files
+    from .start.sites import files_to_name as unnamed
+
+    return unnamed(cache, files)
+
+
+def all_processed(cache: Any) -> bool:
+    if StateHooks._gh200_run is None:
+        return False
+    from .start.sites import all_processed as nothing_left
+
+    return nothing_left(cache)
+
+
+def embeds_established(factory: Any, backend: Any, made: Any) -> bool:
+    if StateHooks._gh200_run is None:
+        return False
+    from .start.sites import embeds_established as established
+
+    return established(factory, backend, made)
+
+
+def embeds_checked(factory: Any, backend: Any, made: Any, check: Callable[[], Any]) -> Any:
+    if StateHooks._gh200_run is None:
+        return check()
+    from .start.sites import embeds_checked as checked
+
+    return checked(factory, backend, made, check)
+
+
+def metadata_from(backend: Any, content: Any, read: Callable[[], Any]) -> Any:
+    if StateHooks._gh200_run is None:
+        return read()
+    from .start.sites import metadata_from as shared
+
+    return shared(backend, content, read)
+
+
+def written_at_once(data: Any, file: Any) -> bool:
+    if StateHooks._gh200_run is None:
+        return False
+    from .start.sites import written_at_once as write
+
+    return write(data, file)
 
 
 def provide_dummy_scheduler() -> None:

@@ -12,12 +12,12 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simpletuner-gh200"
 
 
-def write_whole(target: Path, text: str) -> None:
+def write_whole(target: Path, content: str | bytes) -> None:
     """Readers see the old file or the new one, never a part; who may read it stays as it was."""
     # A process number is not enough: two machines that share a folder may be at the same one.
     part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
         if target.exists():
             shutil.copymode(target, part)
         part.replace(target)

@@ -150,6 +150,24 @@ def test_preflight_names_the_bucket_the_window_and_the_fix(tmp_path: Path) -> No
     )
 
 
+def test_preflight_and_first_batch_of_nested_pictures_below_a_relative_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upstream leaves those out in silence; the fast start mends it, and a whole path avoids it."""
+    job_lab.picture(tmp_path / "pictures" / "one.png", (64, 64))
+    job_lab.picture(tmp_path / "pictures" / "more" / "two.png", (64, 64))
+    monkeypatch.chdir(tmp_path)
+    for folder, fast, said in (
+        ("pictures", False, True),
+        ("pictures", True, False),
+        (str(tmp_path / "pictures"), False, False),
+    ):
+        entry = {"id": "x", "type": "local", "instance_data_dir": folder, "resolution": 64, "resolution_type": "pixel"}
+        config = {"datasets": [entry], "gh200_optimizations": {"fast_start": fast}}
+        told = check.preflight(tmp_path / "config.json", config, read=False, keys=False).warnings
+        assert any("never encode 1 pictures" in warning for warning in told) is said, (folder, fast, told)
+
+
 def test_preflight_judges_plain_accumulation_too(tmp_path: Path) -> None:
     made = config(tmp_path, [(64, 64)] * 3, gradient_accumulation_steps=4)
     (text,) = problems(made)

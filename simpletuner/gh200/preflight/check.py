@@ -62,6 +62,8 @@ def preflight(
     window = largest_window(ramp, (sizes.train_batch_size, sizes.gradient_accumulation_steps), processes)
     found = [item for index, entry in enumerate(entries) if (item := samples_of(entry, index, config)) is not None]
     _buckets(report, found, window, config)
+    if settings is None or not settings.fast_start:
+        report.warnings += [_skipped(item) for item in found if item.nested]
     _size(report, config, ramp, window, found, upstream)
     _fits(report, config, gpu() if gpu else gpu_memory(environ))
     _told(report, facts, config, upstream, environ)
@@ -84,6 +86,13 @@ def _staging(report: Report, facts: Config) -> None:
     report.problem(item.codec_problem for item in facts.datasets if item.codec_problem)
     need = sum(item.estimated_bytes for item in staged)
     report.facts["ram"] = {"datasets": need, "room": room}
+
+
+def _skipped(item: Samples) -> str:
+    return (
+        f'dataset "{item.id}": upstream will never encode {item.nested} pictures in folders below instance_data_dir, because that '
+        "path is relative; write the whole path, or turn gh200_optimizations.fast_start on"
+    )
 
 
 def _buckets(report: Report, found: list[Samples], window: Window, config: Mapping[str, Any]) -> None:

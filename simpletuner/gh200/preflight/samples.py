@@ -27,7 +27,8 @@ class Samples:
     """`buckets` has pictures by bucket, without repeats; `unchecked` says why there are none.
 
     `namesakes` differ from another picture's name in the suffix only; `changed` are keys that upstream's record of an
-    earlier start has with other values.
+    earlier start has with other values; `nested` counts those in folders of their own below an instance_data_dir that
+    is relative.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Samples:
     unchecked: str = ""
     namesakes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    nested: int = 0
 
     @property
     def pictures(self) -> int:
@@ -89,6 +91,7 @@ def _counted(samples: Samples, folder: str, rules: Rules, suffix: str) -> Sample
     paths = {path for path in listed if os.path.splitext(path)[1].lower() in suffixes}
     stems = Counter(os.path.splitext(path)[0] for path in paths)
     namesakes = tuple(sorted(os.path.relpath(path, top) for path in paths if stems[os.path.splitext(path)[0]] > 1))
+    nested = 0 if os.path.isabs(folder) else sum(os.path.dirname(path) != top for path in paths)
     counts: Counter[str] = Counter()
     record, before = _record(record_path(folder, suffix))
     for bucket, kept in record.items():
@@ -109,7 +112,16 @@ def _counted(samples: Samples, folder: str, rules: Rules, suffix: str) -> Sample
     kept_counts = {bucket: count for bucket, count in sorted(counts.items()) if count}
     changed = tuple(_changed(before, rules)) if counts else ()
     return Samples(
-        samples.id, samples.index, samples.repeats, samples.batch_size, kept_counts, left_out, "", namesakes, changed
+        samples.id,
+        samples.index,
+        samples.repeats,
+        samples.batch_size,
+        kept_counts,
+        left_out,
+        "",
+        namesakes,
+        changed,
+        nested,
     )
 
 

@@ -210,9 +210,10 @@ class Optimizations(ConfigBlock):
     )
     fast_start: bool | None = Field(
         None,
-        description="How a run comes to its first batch: pictures are measured by worker processes and none is lost, the "
-        "sampler's cost does not grow with the bucket. False is upstream's own code. Absent: on when the "
-        "config has a key of the fork's; the environment alone does not count.",
+        description="How a run comes to its first batch: pictures are measured by worker processes and none is lost, captions "
+        "are read once, the sampler's cost does not grow with the bucket. True also takes what the last start established "
+        "about a dataset's text embeddings as it stands where nothing has changed. False is upstream's own code. Absent: on, "
+        "without the latter, when the config has a key of the fork's; the environment alone does not count.",
     )
 
 

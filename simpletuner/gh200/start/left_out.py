@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
+
+from ..own_files import write_whole
 
 logger = logging.getLogger("gh200.start")
 
@@ -36,11 +37,8 @@ class LeftOut:
 
     def _written(self) -> str:
         rows = [f"{reason}\t{path}\n" for reason, paths in self._by_reason.items() for path in paths]
-        fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         try:
-            fresh.write_text("".join(rows), encoding="utf-8", errors="surrogateescape")
-            fresh.replace(self._file)
+            write_whole(self._file, "".join(rows).encode(errors="surrogateescape"))
         except OSError as error:
-            fresh.unlink(missing_ok=True)
             return f"{self._file} could not be written ({error.strerror})"
         return str(self._file)

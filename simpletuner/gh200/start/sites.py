@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..run import current
+from .captions import captions_once as recorded
+from .established import establish, established
+from .listing import walked as walk
+from .names import files_to_name as unnamed
 from .scan import scan
+from .shared import metadata_from as shared
 from .unseen import UnseenIndex, counted
 
 
 def active() -> bool:
     run = current()
     return run is not None and run.settings.fast_start
+
+
+def certified() -> bool:
+    """Asked for by name: what an earlier start established is taken as it stands where nothing has changed."""
+    run = current()
+    return run is not None and run.settings.optimizations.fast_start is True
 
 
 def scan_workers(
@@ -41,3 +54,49 @@ def unseen_index(sampler: Any, bucket: Any, positions: Sequence[int]) -> UnseenI
 def unseen_samples(index: Any) -> Sequence[str] | None:
     """What upstream copies into a list; None where the index is its own."""
     return index.now() if isinstance(index, UnseenIndex) else None
+
+
+def captions_once(backend: Any, images: Iterable[Any], asked: dict[str, Any]) -> Iterable[Any]:
+    return recorded(backend, images, asked) if active() else images
+
+
+def walked(backend: Any, top: Any) -> Iterable[tuple[str, list[str], list[str]]] | None:
+    """What `os.walk` gives; None: upstream's own."""
+    return walk(backend, top) if active() else None
+
+
+def latent_folder(subfolders: str) -> str:
+    """The same folder, by the name under which upstream looks its latents up."""
+    return os.path.normpath(subfolders) if active() else subfolders
+
+
+def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
+    return unnamed(cache, files) if active() else files
+
+
+def all_processed(cache: Any) -> bool:
+    """Upstream reduces a bucket to those of its files that are unprocessed: none, if none are at all."""
+    return active() and not cache.local_unprocessed_files
+
+
+def embeds_established(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> bool:
+    return certified() and established(factory, backend, made)
+
+
+def embeds_checked(factory: Any, backend: dict[str, Any], made: dict[str, Any], check: Callable[[], Any]) -> Any:
+    found = check()
+    if certified():
+        establish(factory, backend, made)
+    return found
+
+
+def metadata_from(backend: Any, content: bytes, read: Callable[[], Any]) -> Any:
+    return shared(backend, content) if active() else read()
+
+
+def written_at_once(data: Any, file: Any) -> bool:
+    """As `json.dump` writes it, by the encoder written in C; False: upstream's own."""
+    if not active():
+        return False
+    file.write(json.dumps(data))
+    return True

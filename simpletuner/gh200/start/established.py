@@ -1,0 +1,113 @@
+"""The certificate: what the last start established about a dataset's text embeddings; nothing changed means nothing is read.
+
+It says that every caption had its embedding on disk, and holds digests of all that this followed from: the pictures, the caption
+files' times, the listing of the embeddings, the metadata, and how upstream turns a caption into a name. It is a claim about
+files that lie there still; deleting it costs time only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from hashlib import blake2b
+from struct import Struct
+from typing import Any
+
+from simpletuner.helpers.training.state_tracker import StateTracker
+
+from .captions import caption_file
+from .record import clock_of, load, record_beside, save, settled, stat_of
+
+_STAT = Struct("5q")
+# Read from a dataset's entry or the arguments by upstream's loop over the captions.
+_ASKED = (
+    *("caption_strategy", "prepend_instance_prompt", "instance_prompt", "only_instance_prompt"),
+    *("disable_multiline_split", "caption_shuffle", "caption_dropout_probability"),
+    *("distillation_method", "instance_data_dir"),
+)
+_STRATEGIES = ("textfile", "filename", "instanceprompt")
+# With this a model names each embedding itself.
+_OWN_NAMES = "text_embed_cache_key_value"
+_OWN_CONTEXT = (
+    *("requires_text_embed_image_context", "uses_image_context_dropout_caption_cache"),
+    "prompt_upsampling_enabled",
+)
+
+
+def established(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> bool:
+    """Whether upstream would find every embedding of this dataset in place, as the last start did."""
+    if not _plain(factory, backend, made):
+        return False
+    file = record_beside(made["metadata_backend"].cache_file, "established")
+    known = load(file, _key(factory, backend, made))
+    return known is not None and known == _seen(backend, made, clock=None)
+
+
+def establish(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> None:
+    """After upstream has gone through all captions: if none lacks its embedding, the next start need not."""
+    text = made["text_embed_cache"]
+    if not _plain(factory, backend, made) or not getattr(factory.accelerator, "is_local_main_process", True):
+        return
+    listed = StateTracker.get_text_cache_files(data_backend_id=text.id) or {}
+    records = text.prompt_records
+    # A dataset without a single caption leaves another's here.
+    if not any(record["metadata"].get("data_backend_id") == made["id"] for record in records):
+        return
+    if not all(text.hash_prompt_with_path(record) in listed for record in records):
+        return
+    file = record_beside(made["metadata_backend"].cache_file, "established")
+    clock = clock_of(file.parent)
+    seen = _seen(backend, made, clock) if clock is not None else None
+    if seen is not None:
+        save(file, _key(factory, backend, made), seen)
+
+
+def _plain(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> bool:
+    """A local dataset, all of it, whose captions alone name their embeddings."""
+    model, text, data = factory.model, made["text_embed_cache"], made["data_backend"]
+    strategy = made["config"].get("caption_strategy") or backend.get("caption_strategy")
+    asks = [getattr(model, name, None) for name in _OWN_CONTEXT]
+    return (
+        data.type == "local"
+        and not hasattr(data, "view")
+        and strategy in _STRATEGIES
+        and not getattr(made["metadata_backend"], "max_num_samples", None)
+        and not made["config"].get("max_num_samples")
+        # Going through the captions has the text encoders moved to the GPU then.
+        and not getattr(factory.args, "offload_during_startup", False)
+        and text.data_backend.type == "local"
+        and not getattr(text, "_requires_path_based_keys", True)
+        and not callable(getattr(model, _OWN_NAMES, None))
+        and not any(ask() for ask in asks if callable(ask))
+        and type(made["metadata_backend"]).__name__ == "DiscoveryMetadataBackend"
+    )
+
+
+def _key(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> object:
+    text, arguments = made["text_embed_cache"], factory.args
+    namespace = getattr(factory.model, "text_embed_cache_namespace", None)
+    asked = [repr(backend.get(name, getattr(arguments, name, None))) for name in _ASKED]
+    model = type(factory.model).__qualname__, text.model_type, namespace() if callable(namespace) else None
+    return made["id"], text.id, str(text.cache_dir), os.getcwd(), model, asked
+
+
+def _seen(backend: dict[str, Any], made: dict[str, Any], clock: int | None) -> list[bytes] | None:
+    """None where something is missing, or too young for its times to mean anything (asked only when it is to be kept)."""
+    images = StateTracker.get_image_files(data_backend_id=made["id"])
+    listed = StateTracker.get_text_cache_files(data_backend_id=made["text_embed_cache"].id)
+    if not images or not listed:
+        return None
+    paths = [str(path) for path in images]
+    try:
+        stats = [stat_of(str(made["metadata_backend"].metadata_file))]
+        if (made["config"].get("caption_strategy") or backend.get("caption_strategy")) == "textfile":
+            stats += [stat_of(caption_file(path)) for path in paths]
+    except OSError:
+        return None
+    if clock is not None and not all(settled(stat, clock) for stat in stats):
+        return None
+    return [_digest(paths), _digest(listed), blake2b(b"".join(_STAT.pack(*stat) for stat in stats)).digest()]
+
+
+def _digest(names: Iterable[str]) -> bytes:
+    return blake2b("\0".join(names).encode(errors="surrogateescape")).digest()

@@ -1,0 +1,43 @@
+"""The names of cached latents, made once: upstream's own function names each picture of a listing, a record keeps them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any
+
+from .record import load, record_beside, save
+
+
+def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
+    """Those that upstream must still name: none if it has named just these before; its two maps are filled then."""
+    metadata = cache.metadata_backend
+    if metadata is None or cache.image_data_backend.type != "local" or cache.cache_data_backend.type != "local":
+        return files
+    paths = list(files)
+    if not all(type(path) is str for path in paths):
+        return paths
+    file, key = record_beside(metadata.cache_file, "latents"), _key(cache, paths)
+    names = load(file, key)
+    if names is None:
+        return _named_by_upstream(cache, paths, file, key)
+    folder = os.path.abspath(cache.cache_dir)
+    named = [folder + name for name in names]
+    cache.image_path_to_vae_path.update(zip(paths, named, strict=True))
+    cache.vae_path_to_image_path.update(zip(named, paths, strict=True))
+    return ()
+
+
+def _named_by_upstream(cache: Any, paths: list[str], file: Any, key: object) -> Iterator[str]:
+    yield from paths
+    folder = os.path.abspath(cache.cache_dir)
+    names = [cache.image_path_to_vae_path[path] for path in paths]
+    if getattr(cache.accelerator, "is_local_main_process", True) and all(name.startswith(folder) for name in names):
+        save(file, key, [name.removeprefix(folder) for name in names])
+
+
+def _key(cache: Any, paths: list[str]) -> object:
+    """All that upstream's naming depends on but its code, which the version stands for."""
+    listed = blake2b("\0".join(paths).encode(errors="surrogateescape")).hexdigest()
+    return cache.hash_filenames, str(cache.instance_data_dir), str(cache.cache_dir), os.getcwd(), listed
