@@ -6,6 +6,7 @@ hands over its variables, folder and output, passes signals on, and ends as the 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import runpy
@@ -89,6 +90,8 @@ def train(request: dict[str, Any]) -> NoReturn:
     # A fresh process has other numbers there each time; what hangs on them must show.
     import_module("random").seed()
     import_module("numpy").random.seed()
+    # What was imported before the fork has left its threads behind, and would wait for them.
+    atexit._clear()
     sys.argv = request["command"]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     code: Any = 0
@@ -99,8 +102,8 @@ def train(request: dict[str, Any]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         code = 1
+    atexit._run_exitfuncs()
     sys.stdout.flush()
-    # The end of an interpreter waits for threads that were imported and not forked.
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
