@@ -136,7 +136,7 @@ def run(
     report: Path,
     *,
     environment: Mapping[str, str] | None = None,
-    seconds: int = 120,
+    seconds: int = 300,
 ) -> Ran:
     """`run.sh OPTIONS --report REPORT COMMAND`; the report file is a new one."""
     report.unlink(missing_ok=True)

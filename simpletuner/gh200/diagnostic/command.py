@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -54,24 +54,17 @@ Any Python from 3.10 on will do, torch or not; .venv/bin/python tells most. docs
 """
 
 
-def _scale(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= LARGEST_SCALE:
-        raise argparse.ArgumentTypeError(f"{text}: a number above 0 and up to {LARGEST_SCALE:g} is wanted, e.g. 1.5")
-    return value
+def _up_to(most: float, example: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{text}: a number above 0 and up to {most:g} is wanted, e.g. {example}")
+        return value
 
-
-def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= MOST_MINUTES:
-        raise argparse.ArgumentTypeError(f"{text}: a number above 0 and up to {MOST_MINUTES:g} is wanted, e.g. 10")
-    return value
+    return number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     made.add_argument(
-        "--oversubscription-scale", type=_scale, default=1.5, metavar="X",
+        "--oversubscription-scale", type=_up_to(LARGEST_SCALE, "1.5"), default=1.5, metavar="X",
         help="size of the allocation test as a multiple of the GPU's memory (default 1.5), bounded by free RAM",
     )  # fmt: skip
     made.add_argument("--skip-allocation", action="store_true", help="leave the allocation test out")
@@ -94,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
         "--acceptance", action="store_true", help="the acceptance run of a real machine instead of checks"
     )
     made.add_argument(
-        "--minutes", type=_minutes, metavar="N",
+        "--minutes", type=_up_to(MOST_MINUTES, "10"), metavar="N",
         help=f"time of an acceptance run's optional parts (default {MINUTES:g}; with --large {MINUTES_LARGE:g})",
     )  # fmt: skip
     made.add_argument("--large", action="store_true", help="acceptance: also train a model that is larger than HBM")

@@ -7,6 +7,7 @@ import os
 import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -89,6 +90,14 @@ def managed(tensor: torch.Tensor) -> bool:
     return driver.managed_range(tensor.data_ptr(), 1) is not None
 
 
+def out_of_memory() -> None:
+    try:
+        torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)
+        raise AssertionError("there was memory")
+    except torch.cuda.OutOfMemoryError:
+        pass
+
+
 def check_state_and_all_give_the_bits_of_stock() -> None:
     stock = Trainer().train()
     for mode in ("state", "all"):
@@ -136,19 +145,12 @@ def check_a_block_the_driver_refuses_is_torchs_own_error() -> None:
     run = begun(Trainer(), managed_memory="all")
     driver = load_driver()
     assert isinstance(driver, Driver)
-    allocate = driver.allocate_managed
 
     def refused(size: int, device: int) -> int:
         raise CudaError("cuMemAllocManaged", "CUDA_ERROR_OUT_OF_MEMORY")
 
-    driver.allocate_managed = refused  # type: ignore[method-assign]
-    try:
-        torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)
-        raise AssertionError("there was memory")
-    except torch.cuda.OutOfMemoryError:
-        pass
-    finally:
-        driver.allocate_managed = allocate  # type: ignore[method-assign]
+    with mock.patch.object(driver, "allocate_managed", refused):
+        out_of_memory()
     (told,) = kinds(run).values()
     assert any("CUDA_ERROR_OUT_OF_MEMORY" in why for why in told["refused"]), told
     assert told["bytes"] == run.measured["Managed memory"]()["bytes"]
@@ -311,38 +313,24 @@ def check_the_users_own_allocator_settings() -> None:
 def check_a_gpu_without_concurrent_managed_access_is_refused() -> None:
     driver = load_driver()
     assert isinstance(driver, Driver)
-    asked = driver.device_attribute
-    driver.device_attribute = lambda *_: 0  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(driver, "device_attribute", lambda *_: 0):
         told = refused(Trainer())
-    finally:
-        driver.device_attribute = asked  # type: ignore[method-assign]
     assert "Stand-in" in told and "concurrent managed access" in told, told
 
 
 def check_a_gpu_that_has_vanished_is_said_at_start_and_while_training() -> None:
     driver = load_driver()
     assert isinstance(driver, Driver)
-    asked = driver.memory_info
 
     def gone(device: int) -> tuple[int, int]:
         raise CudaError("cuMemGetInfo", "CUDA_ERROR_DEVICE_UNAVAILABLE")
 
-    driver.memory_info = gone  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(driver, "memory_info", gone):
         told = refused(Trainer())
-    finally:
-        driver.memory_info = asked  # type: ignore[method-assign]
     assert "DEVICE_UNAVAILABLE" in told and "nvidia-smi" in told, told
     run = begun(Trainer(), managed_memory="all")
-    driver.memory_info = gone  # type: ignore[method-assign]
-    try:
-        torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)
-        raise AssertionError("there was memory")
-    except torch.cuda.OutOfMemoryError:
-        pass
-    finally:
-        driver.memory_info = asked  # type: ignore[method-assign]
+    with mock.patch.object(driver, "memory_info", gone):
+        out_of_memory()
     (why,) = kinds(run)["everything torch allocates"]["refused"]
     assert "DEVICE_UNAVAILABLE" in why, why
     end()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -86,6 +88,15 @@ def _logged() -> int:
     return len(read_log(Path(os.environ["STAND_IN_LOG"])))
 
 
+def nothing_pinned(empty: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def refused(*sizes: Any, **options: Any) -> torch.Tensor:
+        if options.get("pin_memory"):
+            raise RuntimeError("CUDA error: out of memory")
+        return empty(*sizes, **options)
+
+    return refused
+
+
 def check_one_copy_gives_the_same_bits_with_their_strides() -> None:
     wide = torch.arange(4096, dtype=torch.float32).view(64, 64)
     sent = [wide, wide.t(), wide[3:9, ::2], wide.to(torch.bfloat16), torch.tensor(7, dtype=torch.int64), wide > 5]
@@ -156,21 +167,13 @@ def check_a_way_that_fails_has_its_reason_and_the_others_their_figures() -> None
 
 
 def check_pinned_memory_that_is_refused_is_said() -> None:
-    mover, empty = OneCopy(DEVICE), torch.empty
-
-    def refused(*sizes: Any, **options: Any) -> torch.Tensor:
-        if options.get("pin_memory"):
-            raise RuntimeError("CUDA error: out of memory")
-        return empty(*sizes, **options)
-
-    torch.empty = refused  # type: ignore[assignment]
-    try:
-        mover.move([torch.ones(8)])
-        raise AssertionError("there is no such memory")
-    except PinningRefused as error:
-        assert "out of memory" in str(error)
-    finally:
-        torch.empty = empty
+    mover = OneCopy(DEVICE)
+    with mock.patch.object(torch, "empty", nothing_pinned(torch.empty)):
+        try:
+            mover.move([torch.ones(8)])
+            raise AssertionError("there is no such memory")
+        except PinningRefused as error:
+            assert "out of memory" in str(error)
     assert mover.move([torch.ones(8)])[0].sum().item() == 8
     mover.close()
 
@@ -357,18 +360,8 @@ def check_refused_pinned_memory_leaves_upstreams_way() -> None:
     begun("pinned")
     backend = Cache(FolderBackend()).cache_data_backend
     files = paths(2)
-    empty = torch.empty
-
-    def refused(*sizes: Any, **options: Any) -> torch.Tensor:
-        if options.get("pin_memory"):
-            raise RuntimeError("CUDA error: out of memory")
-        return empty(*sizes, **options)
-
-    torch.empty = refused  # type: ignore[assignment]
-    try:
+    with mock.patch.object(torch, "empty", nothing_pinned(torch.empty)):
         first = collated(backend, files)
-    finally:
-        torch.empty = empty
     assert torch.equal(first, collated(backend, files)) and not held().batches.together
     assert sites.placed_latent(backend.torch_load(files[0]))["latents"].is_pinned()
     end()
