@@ -49,17 +49,17 @@ DATAFLOW = (
     Mutant("01/first-micro-step", "start_stored_again", (("after", TRAIN, START, "step = int(step)"),)),
     Mutant("01/first-micro-step", "start_unpacked_again", (("after", TRAIN, START, "step, rest = 0, 0"),)),
     Mutant(
-        "01/micro-batch",
+        "11/batch-wanted",
         "counted_behind_accumulate",
         (("drop", TRAIN, "step += 1"), ("after", TRAIN, ACCUMULATE, "step += 1")),
     ),
     Mutant(
-        "01/micro-batch",
+        "11/batch-wanted",
         "counted_inside_accumulate",
         (("drop", TRAIN, "step += 1"), ("before", TRAIN, LOGS, "step += 1")),
     ),
     Mutant(
-        "01/micro-batch",
+        "11/batch-wanted",
         "counted_under_another_name",
         (("before", TRAIN, "step += 1", "micro = step + 1"), ("drop", TRAIN, "step += 1")),
     ),
@@ -71,7 +71,7 @@ DATAFLOW = (
         "batch_under_another_name",
         (("before", TRAIN, PREPARE, "batch = self.prepare_batch(raw_batch)"), ("drop", TRAIN, PREPARE)),
     ),
-    Mutant("01/micro-batch", "step_reset_after", (("after", TRAIN, ACCUMULATE, "step = 0"),)),
+    Mutant("11/batch-wanted", "step_reset_after", (("after", TRAIN, ACCUMULATE, "step = 0"),)),
     Mutant(
         "01/window-gate",
         "gate_counts_another",
