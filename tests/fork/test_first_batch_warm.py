@@ -49,8 +49,10 @@ def made(folder: Path, dataset: dict[str, Any] | None = None) -> WarmScene:
     scene.make(COUNT, 12, captions=20)
     for number, text in enumerate(sorted(scene.folder.rglob("*.txt"))[:5]):
         rewrite(text, ["one line", "two\nlines", "a, b, c, d", "", "  spaces and\n\nempty lines \n"][number])
-    # The scan; what comes after it is warm, and has embeddings for these captions too.
-    scene.embed([text for text in state(scene, False)["encoded"] if not text.startswith("/")])
+    # The scan, by ours, as upstream's may lose pictures; what comes after it is warm, and has embeddings for these captions too.
+    scene.embed([text for text in state(scene, True)["encoded"] if not text.startswith("/")])
+    for record in [*scene.folder.glob("*.gh200"), *scene.output.rglob("*.gh200")]:
+        record.unlink()
     time.sleep(0.03)
     return scene
 
@@ -88,9 +90,13 @@ def both(scene: WarmScene, change: Callable[[], object] = lambda: None) -> dict[
     change()
     kept = shutil.copytree(scene.folder, scene.folder.parent / "kept", dirs_exist_ok=True)
     ours = state(scene, True)
-    for file in kept.glob("aspect_ratio_bucket_*.json"):
-        shutil.copy2(file, scene.folder / file.name)
-    upstream = state(scene, False)
+    for _ in range(5):
+        for file in kept.glob("aspect_ratio_bucket_*.json"):
+            shutil.copy2(file, scene.folder / file.name)
+        upstream = state(scene, False)
+        # Upstream's scan of what is new may lose some of it (upstream/scan_loses_entries.md), on a busy machine above all.
+        if len(upstream["metadata"]) == len(ours["metadata"]):
+            break
     assert ours == upstream
     return ours
 
@@ -139,13 +145,14 @@ def test_first_batch_what_changes_between_starts_is_seen(scene: WarmScene) -> No
         texts = sorted(scene.folder.rglob("*.txt"))
         rewrite(texts[7], "another text")
         texts[8].with_suffix(".jpg").unlink()
-        make_pictures(scene.folder / "more", [(90, 70)] * 2, ("jpg",))
+        # One: of several it is up to upstream's threads which is first to draw its crop.
+        make_pictures(scene.folder / "more", [(90, 70)], ("jpg",))
         for picture in (scene.folder / "more").iterdir():
             picture.with_suffix(".txt").write_text("new", encoding="utf-8")
         next(scene.latents.rglob("*.pt")).unlink()
 
     found = both(scene, change)
-    assert len(found["unprocessed"]) == 3
+    assert len(found["unprocessed"]) == 2
     assert {"another text", "new"} <= {record["prompt"] for record in found["prompts"]}
 
 
