@@ -27,7 +27,10 @@ from simpletuner.gh200.datasets.record import OwnRecord
 from simpletuner.gh200.datasets.rendezvous import Meeting, share
 from simpletuner.gh200.datasets.staging import stage
 from simpletuner.gh200.memory.numa import cpu_node
+from simpletuner.gh200.run import STAGED, begin, end
+from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.settings.schema import InMemory
+from simpletuner.gh200.settings.sources import read_settings
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("temporary")]
 Start = Callable[..., Rank]
@@ -114,9 +117,13 @@ def test_fleet_one_that_attaches_is_told_what_it_shares_and_what_is_not_in_it(
     stager = start(options={"on_limit": "partial", "memory_limit_gb": 20e-6, "num_workers": 1}, run=["other"])
     held = stager.came()["files"]
     assert 0 < held < 40
+    settings = read_settings({}, {})
+    run = begin(settings, CacheOptions.from_settings(settings))
     with caplog.at_level(logging.INFO):
         arena = here(root, never)
-    assert arena is not None and arena.files == held
+    (told,) = [source() for title, source in run.measured.items() if title.startswith(STAGED)]
+    end()
+    assert arena is not None and arena.files == held == told["files"] and 0 < told["bytes"] <= told["bytes in RAM"]
     assert f"Attached to the dataset in RAM of process {stager.pid}: {held} files" in caplog.text
     assert f"{40 - held} files, " in caplog.text and "did not fit where" in caplog.text
     stager.end()

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import GH200Error
 from ..memory.limits import spoken_size
+from ..run import STAGED, current
 from .arena import ArenaDamaged, SharedArena, attach
 from .meeting import GivenWord, MeetingFile, meeting_file, meeting_path
 from .party import Party
@@ -227,6 +228,10 @@ def _tell_of_shared(dataset: str, pid: int, arena: SharedArena) -> None:
     """Whoever staged it had a limit of its own: what it left out is told here, too."""
     files, size = arena.files, spoken_size(arena.header["bytes"])
     logger.info("(id=%s) Attached to the dataset in RAM of process %s: %d files, %s.", dataset, pid, files, size)
+    run = current()
+    if run is not None:
+        told = {"files": files, "bytes": arena.header["bytes"], "bytes in RAM": sum(arena.segment_sizes)}
+        run.measure(f"{STAGED}{dataset}", lambda: {**told, "staged by process": pid})
     if left := arena.header["left_out"]:
         left_size = spoken_size(arena.header["left_out_bytes"])
         logger.warning(
