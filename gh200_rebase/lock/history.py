@@ -15,7 +15,7 @@ from tqdm import tqdm
 from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT
 from ..patches.lockfile import Entry, Lock
 from ..project import Project
-from ..system.durable import leave_signals_to_the_parent
+from ..system.durable import leave_signals_to_the_parent, start_workers
 from ..upstream.history import Change, CommitTree, Objects
 from .drift import INFO, REVIEW, compare
 from .findings import Findings, Paths
@@ -74,6 +74,7 @@ def _find_missing(
     if not todo:
         return
     with ProcessPoolExecutor(jobs or os.cpu_count(), initializer=_enter, initargs=(project.root, repo)) as pool:
+        start_workers(pool)
         try:
             while todo:
                 _round(pool, kept, todo, trees)

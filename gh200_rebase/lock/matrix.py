@@ -18,7 +18,7 @@ from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, RebaseError
 from ..patches.lockfile import Entry, Lock
 from ..project import Project
 from ..syntax.tree import MemoryTree
-from ..system.durable import leave_signals_to_the_parent
+from ..system.durable import leave_signals_to_the_parent, start_workers
 from ..text import table
 from ..upstream.archive import read_members
 from .assess import assess
@@ -56,6 +56,7 @@ def run(project: Project, releases: Sequence[tuple[str, Path, str]], jobs: int |
         ProcessPoolExecutor(jobs or os.cpu_count(), initializer=leave_signals_to_the_parent) as pool,
         tqdm(total=len(releases), initial=len(releases) - len(todo), unit="release", file=sys.stderr) as bar,
     ):
+        start_workers(pool)
         started = {pool.submit(_assess_release, project.root, *release): release[0] for release in todo}
         try:
             for done in as_completed(started):

@@ -10,11 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import Refused
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 _SILENT = 2.0
 """Seconds of waiting that nobody needs to be told about."""
 _FIXES = {
@@ -74,6 +76,19 @@ def leave_signals_to_the_parent() -> None:
     """For worker processes: the one that started them says what was left, and ends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def start_workers(pool: ProcessPoolExecutor) -> None:
+    """Forks them all. A signal that comes meanwhile is heard afterwards: what its handler raises in a fork, Python drops."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDING}
+    try:
+        pool.submit(os.getpid)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextmanager
