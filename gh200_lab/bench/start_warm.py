@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def _at(
     _run("make", folder, str(count), str(DISTINCT))
     # The first start scans, the next two record what they find.
     for way in ("ours", "certified", "certified"):
-        subprocess.run(["sleep", str(SETTLED_SECONDS)], check=True)
+        time.sleep(SETTLED_SECONDS)
         _run(way, folder)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(rounds):

@@ -6,17 +6,15 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from os.path import splitext
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
 from simpletuner.helpers.training.state_tracker import StateTracker
 
-from .record import Stat, clock_of, load, record_beside, save, settled, stat_of
+from .record import PACKED_STAT, Stat, clock_of, load, record_beside, save, settled, stat_of
 
 # What upstream's reading of one file depends on, by the names it has there.
 _ASKED = ("use_captions", "prepend_instance_prompt", "instance_prompt", "disable_multiline_split", "shuffle_enabled")
 ATTRIBUTE = "_gh200_captions"
-_STAT = Struct("5q")
 
 
 def captions_once(backend: Any, images: Iterable[Any], asked: dict[str, Any]) -> Iterable[Any]:
@@ -64,7 +62,7 @@ class Captions:
         if stat is None:
             return read()
         place = self._place(image)
-        if place is not None and _STAT.unpack_from(self._stats, place * _STAT.size) == stat:
+        if place is not None and PACKED_STAT.unpack_from(self._stats, place * PACKED_STAT.size) == stat:
             self._order.append(place)
             return self._captions[place]
         self.read += 1
@@ -88,11 +86,11 @@ class Captions:
         if not self._new and len(self._order) == len(self._paths):
             return
         kept = [self._new[~place] if place < 0 else self._kept(place) for place in self._order]
-        stats = b"".join(_STAT.pack(*stat) for _, stat, _ in kept)
+        stats = b"".join(PACKED_STAT.pack(*stat) for _, stat, _ in kept)
         save(self._file, self._key, ([path for path, _, _ in kept], stats, [caption for _, _, caption in kept]))
 
     def _kept(self, place: int) -> tuple[str, Stat, Any]:
-        stat: Stat = _STAT.unpack_from(self._stats, place * _STAT.size)
+        stat: Stat = PACKED_STAT.unpack_from(self._stats, place * PACKED_STAT.size)
         return self._paths[place], stat, self._captions[place]
 
 

@@ -8,17 +8,14 @@ files that lie there still; deleting it costs time only.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from hashlib import blake2b
-from struct import Struct
 from typing import Any
 
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from .captions import caption_file
-from .record import clock_of, load, record_beside, save, settled, stat_of
+from .record import PACKED_STAT, clock_of, digest_of, load, record_beside, save, settled, stat_of
 
-_STAT = Struct("5q")
 # Read from a dataset's entry or the arguments by upstream's loop over the captions.
 _ASKED = (
     *("caption_strategy", "prepend_instance_prompt", "instance_prompt", "only_instance_prompt"),
@@ -65,12 +62,11 @@ def establish(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> No
 def _plain(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> bool:
     """A local dataset, all of it, whose captions alone name their embeddings."""
     model, text, data = factory.model, made["text_embed_cache"], made["data_backend"]
-    strategy = made["config"].get("caption_strategy") or backend.get("caption_strategy")
     asks = [getattr(model, name, None) for name in _OWN_CONTEXT]
     return (
         data.type == "local"
         and not hasattr(data, "view")
-        and strategy in _STRATEGIES
+        and _strategy(backend, made) in _STRATEGIES
         and not getattr(made["metadata_backend"], "max_num_samples", None)
         and not made["config"].get("max_num_samples")
         # Going through the captions has the text encoders moved to the GPU then.
@@ -100,14 +96,14 @@ def _seen(backend: dict[str, Any], made: dict[str, Any], clock: int | None) -> l
     paths = [str(path) for path in images]
     try:
         stats = [stat_of(str(made["metadata_backend"].metadata_file))]
-        if (made["config"].get("caption_strategy") or backend.get("caption_strategy")) == "textfile":
+        if _strategy(backend, made) == "textfile":
             stats += [stat_of(caption_file(path)) for path in paths]
     except OSError:
         return None
     if clock is not None and not all(settled(stat, clock) for stat in stats):
         return None
-    return [_digest(paths), _digest(listed), blake2b(b"".join(_STAT.pack(*stat) for stat in stats)).digest()]
+    return [digest_of(paths), digest_of(listed), blake2b(b"".join(PACKED_STAT.pack(*stat) for stat in stats)).digest()]
 
 
-def _digest(names: Iterable[str]) -> bytes:
-    return blake2b("\0".join(names).encode(errors="surrogateescape")).digest()
+def _strategy(backend: dict[str, Any], made: dict[str, Any]) -> Any:
+    return made["config"].get("caption_strategy") or backend.get("caption_strategy")

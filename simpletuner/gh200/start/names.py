@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from typing import Any
 
-from .record import load, record_beside, save
+from .record import digest_of, load, record_beside, save
 
 
 def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
@@ -39,5 +38,5 @@ def _named_by_upstream(cache: Any, paths: list[str], file: Any, key: object) -> 
 
 def _key(cache: Any, paths: list[str]) -> object:
     """All that upstream's naming depends on but its code, which the version stands for."""
-    listed = blake2b("\0".join(paths).encode(errors="surrogateescape")).hexdigest()
-    return cache.hash_filenames, str(cache.instance_data_dir), str(cache.cache_dir), os.getcwd(), listed
+    folders = str(cache.instance_data_dir), str(cache.cache_dir), os.getcwd()
+    return cache.hash_filenames, *folders, digest_of(paths)

@@ -7,8 +7,10 @@ import marshal
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import simpletuner
@@ -23,6 +25,7 @@ _VERSION = 1
 RACY_NS = 2_000_000_000
 
 Stat = tuple[int, int, int, int, int]
+PACKED_STAT = Struct("5q")
 
 
 def stat_of(path: str) -> Stat:
@@ -43,6 +46,10 @@ def clock_of(folder: Path) -> int | None:
             return os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return None
+
+
+def digest_of(names: Iterable[str]) -> bytes:
+    return blake2b("\0".join(names).encode(errors="surrogateescape")).digest()
 
 
 def record_beside(file: Path, what: str) -> Path:

@@ -55,7 +55,6 @@ class RunTelemetry:
         self._logged: dict[str, Any] = {}
         self._steps = 0
         self._joined: Record | None = None
-        self._asked_for: Record | None = None
         self._outline: list[tuple[int, int]] | None = None
         self._since_told = 0
         # First of all, so that it sees what the ramp adds to each step's entry.
@@ -91,18 +90,17 @@ class RunTelemetry:
         self._logged = {name: value for name, value in values.items() if name in _WANTED or name.startswith(PREFIX)}
         self._steps += 1
         last = self._trainer.state["global_step"] >= int(self._trainer.config.max_train_steps or 0) > 0
-        if self._gpu is not None and (last or self._recorder.latest is not self._asked_for):
-            self._asked_for = self._recorder.latest
+        if self._gpu is not None and (last or self._recorder.latest is not self._joined):
             self._gpu.ask_torch()
         if self._steps == 1 or last:
             if self._steps == 1 and self._main:
                 for tracker in self._trainer.accelerator.trackers:
                     GuardedTracker(tracker, self.problem)
             self._recorder.now("last" if last else "first", _STEP_WAIT if self._main else 0.0)
-        record = self._recorder.latest
-        if not self._main or record is None or record is self._joined:
+        before, self._joined = self._joined, self._recorder.latest
+        record = self._joined
+        if not self._main or record is None or record is before:
             return values
-        before, self._joined = self._joined, record
         return {**values, **tracker_values(record, before)}
 
     def _read(self, kind: Kind, interval: float, cost: Cost) -> Record:
