@@ -1,7 +1,8 @@
 """The samples of a bucket that are still unseen: drawn from and retired at a cost that does not grow with the bucket.
 
 Upstream keeps them in lists, which it compares and copies whole for every batch. Here the same sequence is answered by position:
-blocks of what is left, and a tree of their lengths.
+blocks of bits, one for each sample that is left, and a tree of their counts. Bits are plain integers, so nothing that the
+garbage collector must go through is made for a batch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
 BLOCK = 512
+_ALL = (1 << BLOCK) - 1
 
 
 class CountedList(list[Any]):
@@ -49,19 +51,25 @@ class UnseenIndex:
         self._source, self._seen_images, self._path_of = source, seen_images, path_of
         self._changes = getattr(source, "changes", None)
         self._snapshot = list(source)
-        self._positions = array("Q", positions)
-        count = len(self._positions)
-        self._blocks: list[range | list[int]] = [
-            range(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)
-        ]
-        self._tree = _tree([len(block) for block in self._blocks])
+        count = len(positions)
+        # Where nothing has been seen yet, positions are ranks.
+        self._positions: Sequence[int] = range(count) if count == len(source) else array("Q", positions)
+        self._blocks = [_ALL] * (count // BLOCK) + [(1 << count % BLOCK) - 1]
+        self._tree = _tree([block.bit_count() for block in self._blocks])
         self._left = count
         self.retired = array("Q")
         self._pending: dict[Any, int | list[int]] = {}
-        for rank, position in enumerate(self._positions):
-            self._expect(self._snapshot[position], rank)
+        self._pending.update(zip(self._unseen(), range(count), strict=True))
+        if len(self._pending) < count:
+            self._pending.clear()
+            for rank, image in enumerate(self._unseen()):
+                self._expect(image, rank)
+
+    def _unseen(self) -> Iterator[Any]:
+        return map(self._snapshot.__getitem__, self._positions)
 
     def _expect(self, image: Any, rank: int) -> None:
+        """One that stands in the bucket more than once has all its ranks, in order."""
         known = self._pending.setdefault(image, rank)
         if known is rank:
             return
@@ -93,15 +101,12 @@ class UnseenIndex:
             if not ranks:
                 del self._pending[image_path]
         number = rank // BLOCK
-        block = self._blocks[number]
-        if isinstance(block, range):
-            block = self._blocks[number] = list(block)
-        block.remove(rank)
+        self._blocks[number] ^= 1 << rank % BLOCK
         self.retired.append(rank)
         self._left -= 1
-        node = number + 1
-        while node < len(self._tree):
-            self._tree[node] -= 1
+        tree, node, end = self._tree, number + 1, len(self._tree)
+        while node < end:
+            tree[node] -= 1
             node += node & -node
 
     def now(self) -> Unseen:
@@ -110,22 +115,22 @@ class UnseenIndex:
     def path(self, rank: int) -> str:
         return self._path_of(self._snapshot[self._positions[rank]])
 
-    def paths(self) -> Iterator[str]:
-        return (self.path(rank) for block in self._blocks for rank in block)
+    def ranks(self) -> Iterator[int]:
+        for number, block in enumerate(self._blocks):
+            yield from (number * BLOCK + place for place, bit in enumerate(f"{block:b}"[::-1]) if bit == "1")
 
     def nth(self, number: int) -> str:
-        node, step = 0, 1 << (len(self._tree).bit_length() - 1)
+        tree, node, step = self._tree, 0, len(self._tree) >> 1
         while step:
-            if node + step < len(self._tree) and self._tree[node + step] <= number:
+            if (count := tree[node + step]) <= number:
                 node += step
-                number -= self._tree[node]
+                number -= count
             step >>= 1
-        return self.path(self._blocks[node][number])
+        return self.path(node * BLOCK + _nth_bit(self._blocks[node], number))
 
     def paths_before(self, retired: int) -> list[str]:
-        """What `paths` gave when only so many had been retired."""
-        back = self.retired[retired:]
-        return [self.path(rank) for rank in sorted([*back, *(rank for block in self._blocks for rank in block)])]
+        """The unseen samples when only so many had been retired."""
+        return [self.path(rank) for rank in sorted([*self.retired[retired:], *self.ranks()])]
 
 
 class Unseen(Sequence[str]):
@@ -150,7 +155,7 @@ class Unseen(Sequence[str]):
         return self._index.nth(place) if self._is_now() else self._index.paths_before(self._retired)[place]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._index.paths()] if self._is_now() else self._index.paths_before(self._retired))
+        return iter(self._index.paths_before(self._retired))
 
     def _is_now(self) -> bool:
         return self._retired == len(self._index.retired)
@@ -182,9 +187,26 @@ def _held_by_upstream(images: list[Any]) -> int:
     return found
 
 
+def _nth_bit(block: int, number: int) -> int:
+    """The place of the bit that has so many set bits below it."""
+    place, width = 0, BLOCK // 2
+    while width:
+        low = block & ((1 << width) - 1)
+        below = low.bit_count()
+        if number < below:
+            block = low
+        else:
+            number -= below
+            block >>= width
+            place += width
+        width >>= 1
+    return place
+
+
 def _tree(counts: list[int]) -> list[int]:
-    """A Fenwick tree: sums of leading counts in logarithmic time."""
+    """A Fenwick tree: sums of leading counts in logarithmic time. As long as a power of two, so no search leaves it."""
     tree = [0, *counts]
+    tree += [0] * ((1 << len(counts).bit_length()) - len(tree))
     for node in range(1, len(tree)):
         parent = node + (node & -node)
         if parent < len(tree):
