@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.caches.preload import Preload
+from simpletuner.gh200.caches.bulk import prepared
+from simpletuner.gh200.caches.preload import TOGETHER_FROM, Preload
 from simpletuner.gh200.caches.store import CacheStore
 from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.run import end
@@ -29,7 +30,7 @@ from .caches import LATENT, OPTIONS, REPEATED, text_entry
 from .peers import local_backend
 from .result import BenchSettings, Ratio, Result, in_turn, over
 
-ENTRIES = 400
+ENTRIES = TOGETHER_FROM
 THREADS = 2
 PAGE = 4096
 
@@ -79,15 +80,15 @@ def _first_reads(
     arena had other entries before.
     """
     backend, store = local_backend(), CacheStore(OPTIONS)
-    prepared = bytearray(sum(os.stat(path).st_size for path in paths) + PAGE * len(paths))
-    for at in range(0, len(prepared), PAGE):
-        prepared[at] = 1
+    buffer = bytearray(sum(os.stat(path).st_size for path in paths) + PAGE * len(paths))
+    for at in range(0, len(buffer), PAGE):
+        buffer[at] = 1
     taken = in_turn(
         {
             "upstream": partial(_upstream, backend, paths),
             "ahead": partial(_ahead, backend, paths, store),
-            "readv": partial(_readv, memoryview(prepared), paths, 1),
-            "two": partial(_readv, memoryview(prepared), paths, THREADS),
+            "readv": partial(_readv, memoryview(buffer), paths, 1),
+            "two": partial(_readv, memoryview(buffer), paths, THREADS),
             "fresh": partial(_ahead_in_fresh_memory, backend, paths),
         },
         rounds,
@@ -117,6 +118,7 @@ def _ahead_in_fresh_memory(backend: Any, paths: list[str]) -> None:
 def _ahead(backend: Any, paths: list[str], store: CacheStore) -> None:
     for path in paths:
         store.drop(path)
+    store.reader.native = prepared()
     preload, folder = Preload(store, threads=THREADS, shown=False), Folder(paths)
     preload.watch(folder, backend, "device")
     preload.training_begins()

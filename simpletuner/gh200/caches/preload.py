@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from tqdm import tqdm
@@ -16,17 +16,19 @@ from tqdm import tqdm
 from ..memory.limits import spoken_size
 from .arena import Consumer
 from .blocks import ArenaFull
+from .bulk import prepared
 from .listing import CacheFiles
-from .reader import Unreadable
+from .reader import Read
 from .store import CacheStore
 
 logger = logging.getLogger("gh200.cache")
 
 MOST_THREADS = 8  # what a thread does between two reads holds the GIL; more of them only wait for it
 LOOK_EVERY = 0.25
-CHECK_EVERY = 64 << 20
+CHECK_EVERY = 256 << 20
 _END_WAIT = 5.0
-AT_ONCE = 8
+AT_ONCE = 16
+TOGETHER_FROM = 1000  # files; for fewer it is not worth its preparation
 Job = tuple[str, Consumer, bool]
 
 
@@ -36,7 +38,7 @@ class Tally:
     def __init__(self) -> None:
         self.how: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
-        self.bytes = self.last = 0
+        self.bytes = self.reached = 0
 
 
 class Preload:
@@ -59,7 +61,7 @@ class Preload:
         self._shown = shown
         self._busy_since = self._seconds = 0.0
         self._why_stopped = ""
-        self._finished = False
+        self._finished = self._together = False
         self.entries = self.bytes = 0
         self.how: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
@@ -153,6 +155,13 @@ class Preload:
         self._work.set()
         for number in range(len(self._threads) - 1, self._most):
             self._start(self._read, f"read-{number}")
+        if len(self._offered) >= TOGETHER_FROM and not self._together:
+            self._together = True
+            self._start(self._read_together, "prepare")
+
+    def _read_together(self) -> None:
+        """From here on; preparing it takes a second or two the first time, and the readers go on meanwhile."""
+        self._store.reader.native = prepared()
 
     def _read(self) -> None:
         while not self._stopping.is_set() and not self.done.is_set():
@@ -164,65 +173,72 @@ class Preload:
                 continue
             tally = Tally()
             try:
-                while jobs and not self._stopping.is_set():
-                    while not self._nobody_waits.wait(LOOK_EVERY) and not self._stopping.is_set():
-                        pass
-                    self._one(*jobs.popleft(), tally)
+                self._some(jobs, tally)
             finally:
-                self._ready(tally, jobs)
+                self._ready(tally, len(jobs) - tally.reached)
 
-    def _next(self) -> deque[Job]:
-        """Some jobs at once: a lock that several threads want for each file costs more than the file."""
+    def _next(self) -> list[Job]:
+        """Some jobs of one kind at once: a lock that several threads want for each file costs more than the file."""
         with self._lock:
-            taken = deque(self._jobs.popleft() for _ in range(min(AT_ONCE, len(self._jobs))))
+            taken: list[Job] = []
+            while self._jobs and len(taken) < AT_ONCE and (not taken or self._jobs[0][1:] == taken[0][1:]):
+                taken.append(self._jobs.popleft())
             if taken:
                 if not self._busy:
                     self._busy_since = time.monotonic()
                 self._busy += 1
             return taken
 
-    def _ready(self, tally: Tally, not_reached: deque[Job]) -> None:
+    def _ready(self, tally: Tally, not_reached: int) -> None:
         with self._lock:
             self._busy -= 1
             now = time.monotonic()
             self._seconds, self._busy_since = self._seconds + now - self._busy_since, now
             self.entries += tally.how.total()
             self.bytes += tally.bytes
+            self._unchecked -= tally.bytes
             self.how += tally.how
             self.left_out += tally.left_out
             if not_reached:
-                self.left_out["not reached"] += len(not_reached)
+                self.left_out["not reached"] += not_reached
             if not self._busy and not self._jobs:
                 self._idle.set()
 
-    def _one(self, path: str, consumer: Consumer, compressed: bool, tally: Tally) -> None:
-        store = self._store
-        if store.has(path):
-            return
+    def _some(self, jobs: list[Job], tally: Tally) -> None:
+        store, (_, consumer, compressed) = self._store, jobs[0]
         arena, seen = store.arena(consumer), store.changes
-        try:
-            if self._due(tally.last) and (missing := arena.lacks(CHECK_EVERY)):
-                raise ArenaFull(f"free memory has become too small: {missing}")
-            read = store.reader.read(path, arena, compressed=compressed)
-        except ArenaFull as full:
-            tally.left_out["without room"] += 1
-            self._stop(str(full))
-        except FileNotFoundError:
-            tally.left_out["vanished"] += 1
-        except (OSError, Unreadable) as error:
-            tally.left_out["unreadable"] += 1
-            logger.debug("GH200 caches: %s is not read ahead: %s", path, error)
-        else:
-            tally.last = read.bytes
-            if store.admit_ahead(path, read, consumer, seen):
-                tally.how[read.how] += 1
-                tally.bytes += read.bytes
+        paths = [path for path, *_ in jobs if not store.has(path)]
+        tally.reached = len(jobs) - len(paths)
+        if paths and self._due() and (missing := arena.lacks(CHECK_EVERY)):
+            self._take(paths[0], ArenaFull(f"free memory has become too small: {missing}"), consumer, seen, tally)
+        with closing(store.reader.read_some(paths, arena, compressed=compressed)) as reads:
+            while self._may_go_on() and (read := next(reads, None)) is not None:
+                self._take(*read, consumer, seen, tally)
+
+    def _may_go_on(self) -> bool:
+        while not self._stopping.is_set() and not self._nobody_waits.wait(LOOK_EVERY):
+            pass
+        return not self._stopping.is_set()
+
+    def _take(self, path: str, found: Read | Exception, consumer: Consumer, seen: int, tally: Tally) -> None:
+        tally.reached += 1
+        if isinstance(found, Read):
+            if self._store.admit_ahead(path, found, consumer, seen):
+                tally.how[found.how] += 1
+                tally.bytes += found.bytes
             else:
                 tally.left_out["changed meanwhile or of a kind that is not held"] += 1
+        elif isinstance(found, ArenaFull):
+            tally.left_out["without room"] += 1
+            self._stop(str(found))
+        elif isinstance(found, FileNotFoundError):
+            tally.left_out["vanished"] += 1
+        else:
+            tally.left_out["unreadable"] += 1
+            logger.debug("GH200 caches: %s is not read ahead: %s", path, found)
 
-    def _due(self, size: int) -> bool:
+    def _due(self) -> bool:
         # Without a lock: a look at the machine's memory more or less does no harm.
-        self._unchecked -= size
         due = self._unchecked <= 0
         if due:
             self._unchecked = CHECK_EVERY

@@ -7,16 +7,18 @@ import os
 import struct
 import threading
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections import OrderedDict, deque
+from collections.abc import Generator
+from contextlib import ExitStack
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from .arena import TensorArena
-from .blocks import Slot
-from .stored_file import FileSource, Gap, Layout, Leaf, MemorySource, blank, layout_of
+from .blocks import ArenaFull, Slot
+from .bulk import Native, OpenFile, OpenFiles
+from .filling import Places, Unreadable, read_leaves, read_like
+from .stored_file import FileSource, Layout, MemorySource, layout_of
 from .stored_pickle import NotPlain
 
 _GZIP = b"\x1f\x8b"
@@ -27,12 +29,7 @@ Signature = tuple[int, int, int] | None
 WRITTEN = (dict, list, tuple, torch.Tensor)
 
 
-class Unreadable(Exception):
-    """The file changed, vanished or was cut while it was read, or holds nothing that can be held."""
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """An entry in an arena: a Slot for each tensor; or, read by torch, the value itself and no slots yet."""
 
     value: Any
@@ -52,17 +49,61 @@ class EntryReader:
     def __init__(self) -> None:
         self._layouts: OrderedDict[int, Layout] = OrderedDict()
         self._lock = threading.Lock()
+        # Set by whoever has a great many to read.
+        self.native: Native | None = None
+
+    def read_some(
+        self, paths: list[str], arena: TensorArena, *, compressed: bool = False
+    ) -> Generator[tuple[str, Read | Exception]]:
+        """Each with what `read` returns or raises, in their order; ends with ArenaFull where there was no more room."""
+        alike: list[Read | None] = [None] * len(paths)
+        if self.native is not None and not compressed:
+            alike = self._read_alike(self.native, paths, arena)
+        rest = deque(zip(paths, alike, strict=True))
+        try:
+            while rest:
+                path, found = rest.popleft()
+                try:
+                    yield path, found or self.read(path, arena, compressed=compressed)
+                except ArenaFull as full:
+                    yield path, full
+                    break
+                except (OSError, Unreadable) as error:
+                    yield path, error
+        finally:
+            for slot in (slot for _, found in rest if found for slot in found.slots):
+                arena.release(slot)
+
+    def _read_alike(self, native: Native, paths: list[str], arena: TensorArena) -> list[Read | None]:
+        """All whose layout has been seen before, read together; None for each of the others."""
+        with OpenFiles(native, paths) as files, ExitStack() as unfilled:
+            seen = files.seen()
+            places = [self._places_for(file, arena) for file in seen]
+            for one in filter(None, places):
+                unfilled.enter_context(one)
+            around = [one.room_around() if one else bytearray() for one in places]
+            got = files.read([one.addresses(text) if one else [] for one, text in zip(places, around, strict=True)])
+            return [
+                Read(*one.filled(), file.signature, file.size, "straight")
+                if file and one and count == file.size and one.outside.same(text)
+                else None
+                for file, one, count, text in zip(seen, places, got, around, strict=True)
+            ]
+
+    def _places_for(self, file: OpenFile | None, arena: TensorArena) -> Places | None:
+        layout = self._layouts.get(file.size) if file else None
+        try:
+            return Places(layout, arena) if layout else None
+        except ArenaFull:
+            return None  # it says so when it is read by itself
 
     def read(self, path: str, arena: TensorArena, *, compressed: bool = False) -> Read:
         """Raises Unreadable, OSError or ArenaFull; nothing of the arena is taken then."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            # Asked for before the read: what changes from here on is another file to whoever compares the two.
             before = os.fstat(descriptor)
             value, slots, how = self._taken(descriptor, before.st_size, arena, compressed)
-            if signature_of(os.fstat(descriptor)) != signature_of(before):
-                for slot in slots:
-                    arena.release(slot)
-                raise Unreadable("it changed while it was read")
             return Read(value, slots, signature_of(before), before.st_size, how)
         finally:
             os.close(descriptor)
@@ -71,17 +112,17 @@ class EntryReader:
         if packed:
             return self._unpacked(file, size, arena)
         known = self._layouts.get(size)
-        if known is not None and known.gaps is not None:
-            found = _read_like(known, file, arena)
+        if known is not None:
+            found = read_like(known, file, arena)
             if found is not None:
                 return *found, "straight"
         try:
             layout = layout_of(FileSource(file, size))
         except NotPlain:
             return _through_torch(_whole(file, size)), (), "torch"
-        if layout.gaps is not None:
+        if layout.outside is not None:
             self._keep(layout)
-        return *_read_leaves(layout, file, arena), "straight"
+        return *read_leaves(layout, file, arena), "straight"
 
     def read_back(self, path: str, value: Any, arena: TensorArena) -> Read | None:
         """What a read of the file would give, made from the value that was written to it; None where that is not sure.
@@ -116,81 +157,10 @@ class EntryReader:
             layout = layout_of(MemorySource(content))
         except NotPlain:
             return _through_torch(content), (), "torch"
-        with _Places(layout, arena) as places:
+        with Places(layout, arena) as places:
             for leaf, view in places.pairs():
                 view[:] = content[leaf.start : leaf.start + leaf.span]
             return *places.filled(), "unpacked"
-
-
-class _Places:
-    """Reserved places for the tensors of a layout; given back unless they are all filled."""
-
-    def __init__(self, layout: Layout, arena: TensorArena) -> None:
-        self._layout, self._arena = layout, arena
-        self._reserved = arena.reserve(*[leaf.span for leaf in layout.leaves])
-
-    def __enter__(self) -> _Places:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._reserved:
-            self._arena.give_back(self._reserved)
-
-    def views(self) -> list[memoryview]:
-        """Where the bytes of each tensor go, in the order of the file; not to be kept, or their block is never free."""
-        places = [self._reserved[number] for number in self._layout.in_file]
-        return [memoryview(one.buffer).cast("B")[one.offset : one.offset + one.span] for one in places]
-
-    def pairs(self) -> Iterator[tuple[Leaf, memoryview]]:
-        leaves = self._layout.leaves
-        return zip((leaves[number] for number in self._layout.in_file), self.views(), strict=True)
-
-    def filled(self) -> tuple[Any, tuple[Slot, ...]]:
-        """The entry with its slots, and those by themselves."""
-        slots = tuple(
-            self._arena.filled(place, leaf.tensor.dtype, leaf.tensor.shape, leaf.tensor.stride)
-            for leaf, place in zip(self._layout.leaves, self._reserved, strict=True)
-        )
-        self._reserved = []
-        return _with_slots(self._layout.entry, iter(slots)), slots
-
-
-def _with_slots(node: Any, slots: Iterator[Slot]) -> Any:
-    kind = type(node)
-    if kind is Leaf:
-        return next(slots)
-    if kind is dict:
-        return {key: _with_slots(item, slots) for key, item in node.items()}
-    return kind([_with_slots(item, slots) for item in node]) if kind in (list, tuple) else node
-
-
-def _read_like(layout: Layout, file: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...]] | None:
-    """One read of everything, the tensors' bytes into their places; None where the rest is not as in that layout."""
-    assert layout.gaps is not None
-    with _Places(layout, arena) as places:
-        gaps = [bytearray(len(gap.expected)) for gap in layout.gaps]
-        pieces: list[bytearray | memoryview] = [gaps[0]]
-        for gap, view in zip(gaps[1:], places.views(), strict=True):
-            pieces += [view, gap]
-        if os.preadv(file, pieces, 0) != layout.size or not _same(gaps, layout.gaps):
-            return None
-        return places.filled()
-
-
-def _same(found: list[bytearray], expected: tuple[Gap, ...]) -> bool:
-    for text, gap in zip(found, expected, strict=True):
-        blank(text, gap.blanks)
-        if text != gap.expected:
-            return False
-    return True
-
-
-def _read_leaves(layout: Layout, file: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...]]:
-    with _Places(layout, arena) as places:
-        for leaf, view in places.pairs():
-            if os.preadv(file, [view], leaf.start) != leaf.span:
-                raise Unreadable("it was cut while it was read")
-        return places.filled()
 
 
 def _holds(file: int, size: int, content: bytes) -> bool:

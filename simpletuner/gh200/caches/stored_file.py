@@ -75,18 +75,23 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Bytes between tensors: the same in every file of this layout, but for the places that are blanked."""
+class Outside:
+    """The bytes around the tensors: the same in every file of this layout, but for the places that are blanked."""
 
-    start: int
-    expected: bytes
+    text: bytes
+    sizes: tuple[int, ...]  # before the first tensor, between two of them, and after the last
     blanks: tuple[tuple[int, int], ...]
+
+    def same(self, found: bytearray) -> bool:
+        for first, last in self.blanks:
+            found[first:last] = bytes(last - first)
+        return found == self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """`entry` has a Leaf for each tensor, in the order of `leaves`; `in_file` are the numbers of those that have bytes, in
-    the order of the file. `gaps` is None where a file of the same size could differ in more than its tensors' values
+    the order of the file. `outside` is None where a file of the same size could differ in more than its tensors' values
     without this telling.
     """
 
@@ -94,7 +99,7 @@ class Layout:
     entry: Any
     leaves: tuple[Leaf, ...]
     in_file: tuple[int, ...]
-    gaps: tuple[Gap, ...] | None
+    outside: Outside | None
 
 
 def layout_of(source: Source) -> Layout:
@@ -111,7 +116,7 @@ def layout_of(source: Source) -> Layout:
     with_leaves = _with_leaves(entry, records, leaves)
     filled = [number for number, leaf in enumerate(leaves) if leaf.span]
     in_file = tuple(sorted(filled, key=lambda number: leaves[number].start))
-    return Layout(source.size, with_leaves, tuple(leaves), in_file, _gaps(source, records, leaves))
+    return Layout(source.size, with_leaves, tuple(leaves), in_file, _outside(source, records, leaves))
 
 
 def _directory(source: Source) -> tuple[int, int, int]:
@@ -212,24 +217,29 @@ def _leaf(tensor: StoredTensor, records: dict[str, Record]) -> Leaf:
     return Leaf(tensor, record.start + tensor.offset * width, span, record.checksum if whole else None)
 
 
-def _gaps(source: Source, records: dict[str, Record], leaves: list[Leaf]) -> tuple[Gap, ...] | None:
+def _outside(source: Source, records: dict[str, Record], leaves: list[Leaf]) -> Outside | None:
     """Everything but the tensors' bytes, to be compared with the next file; None where that is not everything."""
     filled = sorted((leaf.start, leaf.span) for leaf in leaves if leaf.span)
     stored = sorted((one.start, one.size) for part, one in records.items() if part.startswith("data/") and one.size)
     if filled != stored:
         return None
-    blanks = sorted(_blanks(records))
-    gaps: list[Gap] = []
+    all_blanks = sorted(_blanks(records))
+    text = bytearray()
+    sizes: list[int] = []
+    blanks: list[tuple[int, int]] = []
     at = 0
     for start, span in [*filled, (source.size, 0)]:
-        text = bytearray(source.read(at, start - at))
-        if len(text) != start - at:
+        piece = source.read(at, start - at)
+        if len(piece) != start - at:
             raise NotPlain("the file is cut")
-        inside = tuple((first - at, last - at) for first, last in blanks if at <= first and last <= start)
-        blank(text, inside)
-        gaps.append(Gap(at, bytes(text), inside))
+        moved = len(text) - at
+        blanks += [(first + moved, last + moved) for first, last in all_blanks if at <= first and last <= start]
+        text += piece
+        sizes.append(len(piece))
         at = start + span
-    return tuple(gaps)
+    for first, last in blanks:
+        text[first:last] = bytes(last - first)
+    return Outside(bytes(text), tuple(sizes), tuple(blanks))
 
 
 def _blanks(records: dict[str, Record]) -> Iterator[tuple[int, int]]:
@@ -242,8 +252,3 @@ def _blanks(records: dict[str, Record]) -> Iterator[tuple[int, int]]:
             yield record.end + 4, record.end + 8
         if part == _IDENTITY:
             yield record.start, record.end
-
-
-def blank(text: bytearray, places: tuple[tuple[int, int], ...]) -> None:
-    for first, last in places:
-        text[first:last] = bytes(last - first)
