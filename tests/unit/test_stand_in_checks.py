@@ -131,3 +131,12 @@ def test_stand_in_the_forks_caches_violate_nothing_on_a_second_device(shared: Pa
 
 def test_stand_in_beyond_hbm_violates_nothing(shared: Path) -> None:
     assert ran("beyond_hbm", shared)[0].violations() == []
+
+
+def test_stand_in_beyond_hbm_no_thread_waits_for_another_for_ever(shared: Path) -> None:
+    """Whoever has the GIL may want torch's allocator: what makes a block must not want the GIL."""
+    own = {"PYTHONPATH": f"{CHECKS}:{ROOT}"}
+    options = ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"]
+    done = run(options, [sys.executable, str(CHECKS / "pool_threads.py")], shared / "threads.jsonl", environment=own)
+    assert done.code == 0 and "ENDED" in done.output and done.errors == "", (done.code, done.errors[-3000:])
+    assert done.violations() == []

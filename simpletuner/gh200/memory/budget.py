@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+from .lasting import lasting_cells
+from .limits import GB, Limit, memory_limits, spoken_size
 
-from .limits import GB, memory_limits, spoken_size
+# What a budget shares with the native code that takes of it: the bound; bytes that pools have; bytes they were ever
+# handed; up to where that may go. Native code writes the middle two, Python the others, so neither undoes the other.
+LIMIT, IN_USE, HANDED, CEILING, CELLS = range(5)
 
 
 class ManagedBudget:
@@ -12,23 +15,32 @@ class ManagedBudget:
 
     def __init__(self, limit: int, name: str) -> None:
         self.limit, self.name = limit, name
-        self.pools = 0
-        self._lock = threading.Lock()
+        self._cells = lasting_cells(CELLS)
+        self._cells[LIMIT] = limit
+        self.tightest = self.look()
 
-    def take(self, size: int, free_hbm: int) -> str | None:
-        """Books a pool's next block, or says which bound it would break; `free_hbm` may hold it besides RAM."""
-        with self._lock:
-            if self.pools + size > self.limit:
-                return f"{self.name}: {spoken_size(self.limit)}, {spoken_size(self.pools)} of it in use"
-            tightest = memory_limits()[0]
-            if size > tightest.bytes + free_hbm:
-                return f"{tightest.name}: {spoken_size(tightest.bytes)}"
-            self.pools += size
-        return None
+    @property
+    def address(self) -> int:
+        return int(self._cells.ctypes.data)
 
-    def give_back(self, size: int) -> None:
-        with self._lock:
-            self.pools -= size
+    @property
+    def pools(self) -> int:
+        return int(self._cells[IN_USE])
+
+    def look(self) -> Limit:
+        """What machine and control group have free now; every block lowers it until somebody looks again."""
+        handed = int(
+            self._cells[HANDED]
+        )  # before the look: what is handed out meanwhile counts twice, never not at all
+        self.tightest = memory_limits()[0]
+        self._cells[CEILING] = handed + self.tightest.bytes
+        return self.tightest
+
+    def over_limit(self, in_use: int) -> str:
+        return f"{self.name}: {spoken_size(self.limit)}, {spoken_size(in_use)} of it in use"
+
+    def over_room(self, left: int) -> str:
+        return f"{self.tightest.name}: {spoken_size(left)}"
 
 
 def managed_budget(hbm: int, ratio: float, limit_gb: float | None) -> ManagedBudget:

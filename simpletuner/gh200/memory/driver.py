@@ -90,13 +90,31 @@ class Driver:
             raise CudaError(name, status.name)
         return values[0] if values else None
 
-    @contextmanager
-    def on_device(self, device: int) -> Iterator[None]:
+    def error(self, call: str, result: int) -> CudaError:
+        """For a result that native code was given."""
+        try:
+            return CudaError(call, self._api.CUresult(result).name)
+        except ValueError:
+            return CudaError(call, f"error {result}")
+
+    def function(self, name: str) -> int:
+        """Its address, for native code; advice is the one with a location."""
+        return int(self.call("cuGetProcAddress", name.encode(), LOCATION_ABI, NO_FLAGS))
+
+    def context(self, device: int) -> int:
+        """The primary context, for native code; it is retained as long as this process uses the driver."""
+        return int(self._context(device))
+
+    def _context(self, device: int) -> Any:
         with self._lock:
             if device not in self._contexts:
                 handle = self.call("cuDeviceGet", device)
                 self._contexts[device] = self.call("cuDevicePrimaryCtxRetain", handle)
-        self.call("cuCtxPushCurrent", self._contexts[device])
+            return self._contexts[device]
+
+    @contextmanager
+    def on_device(self, device: int) -> Iterator[None]:
+        self.call("cuCtxPushCurrent", self._context(device))
         try:
             yield
         finally:
@@ -132,6 +150,11 @@ class Driver:
         location.type = kinds.CU_MEM_LOCATION_TYPE_HOST if host else kinds.CU_MEM_LOCATION_TYPE_DEVICE
         location.id = 0 if host else place.device
         return location
+
+    def packed(self, place: Place) -> int:
+        """A location as the one number in which a struct of two is handed to a function."""
+        location = self._location(place)
+        return int(location.type) | int(location.id) << 32
 
     def allocate_managed(self, size: int, device: int) -> int:
         pointer = 0

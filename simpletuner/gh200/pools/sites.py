@@ -17,10 +17,11 @@ from ..memory.limits import spoken_size
 from ..memory.places import places
 from ..run import MANAGED, MANAGED_MEMORY, Run
 from .blocks import Blocks, Kind
+from .lookout import Lookout
 from .names import ALLOCATOR_VARIABLES, asks_patched_allocator
 from .refusals import refuse
 from .seams import GradientMoments, TrainerMoments
-from .torch_pool import TorchPool, check_torch
+from .torch_pool import TorchPool, check_compiler, check_torch
 
 logger = logging.getLogger("gh200.pools")
 
@@ -41,9 +42,10 @@ class ManagedMemory:
         self._driver, self._device, self.budget = driver, device, budget
         self._pools: dict[str, TorchPool] = {}
         self._gradients: GradientMoments | None = None
+        self._lookout = Lookout(budget, self._tell)
 
     def add(self, name: str, kind: Kind) -> TorchPool:
-        blocks = Blocks(kind, self._driver, self.budget)
+        blocks = Blocks(kind, self._driver, self._device, self.budget)
         self._pools[name] = TorchPool(blocks, self._device)
         return self._pools[name]
 
@@ -64,6 +66,10 @@ class ManagedMemory:
     def owns(self, base: int) -> bool:
         return any(pool.blocks.owns(base) for pool in self._pools.values())
 
+    def _tell(self) -> None:
+        for pool in tuple(self._pools.values()):
+            pool.blocks.tell()
+
     def report(self) -> dict[str, Any]:
         kinds = {pool.blocks.kind.name: pool.blocks.report() for pool in self._pools.values()}
         ranges = [where for pool in self._pools.values() for where in pool.blocks.ranges()]
@@ -78,6 +84,7 @@ class ManagedMemory:
         logger.info("GH200 managed memory at its peak: %s; bound %s", said, spoken_size(self.budget.limit))
         for pool in self._pools.values():
             pool.close()
+        self._lookout.end()
 
 
 def begin(trainer: Any, run: Run) -> None:
@@ -97,7 +104,9 @@ def begin(trainer: Any, run: Run) -> None:
     _check_allocator_settings()
     ordinal = cuda_device()
     driver = _driver_for(ordinal)
-    memory = ManagedMemory(driver, ordinal, _budget(driver, ordinal, run))
+    budget = _budget(driver, ordinal, run)
+    check_compiler(driver)
+    memory = ManagedMemory(driver, ordinal, budget)
     run.hints.left_alone = memory.owns
     run.managed = memory.budget
     if asked.managed_memory == "all":
@@ -123,15 +132,26 @@ def _patched_torch() -> bool:
     return any(asks_patched_allocator(os.environ.get(name, "")) for name in ALLOCATOR_VARIABLES)
 
 
+# Settings of torch's allocator that its pools cannot have beside them, and why.
+UNSUITABLE = {
+    "expandable_segments:true": "torch maps expandable segments by itself; pools with an allocator of their own were never shown with them",
+    "release_lock_on_cudamalloc:true": "two threads would make blocks at once, and the account of them is kept for one at a time",
+    "per_process_memory_fraction:": "torch would count managed memory as if it were the GPU's own, and stop at that fraction",
+}
+
+
 def _check_allocator_settings() -> None:
     for name in ALLOCATOR_VARIABLES:
-        if "expandable_segments:true" in os.environ.get(name, "").lower():
-            raise GH200Error(
-                "managed memory and expandable segments exclude each other.",
-                where=name,
-                why="torch maps expandable segments by itself; pools with an allocator of their own were never shown with them",
-                fix=f"take expandable_segments out of {name}, or set gh200_optimizations.managed_memory to off",
-            )
+        settings = os.environ.get(name, "").replace(" ", "").lower()
+        for setting, why in UNSUITABLE.items():
+            if setting in settings:
+                key = setting.split(":")[0]
+                raise GH200Error(
+                    f"managed memory and {key} exclude each other.",
+                    where=name,
+                    why=why,
+                    fix=f"take {key} out of {name}, or set gh200_optimizations.managed_memory to off",
+                )
 
 
 def _driver_for(device: int) -> Driver:

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from ..errors import GH200Error
+from ..memory.driver import CudaError, Driver
 from .blocks import Blocks
 from .names import CUSTOM_ALLOCATOR, FOR_ALL_THREADS, PRIVATE, PUBLIC
+from .native import compiled
 
 
 class PoolsUnsupported(GH200Error):
@@ -38,12 +40,26 @@ def check_torch() -> None:
         )
 
 
+def check_compiler(driver: Driver) -> None:
+    """Before anything is loaded: the functions that torch calls for a block can be compiled here."""
+    try:
+        compiled(driver)
+    except CudaError:
+        raise
+    except Exception as error:
+        raise PoolsUnsupported(
+            "managed memory needs numba, and numba cannot compile what torch's allocator would call.",
+            why=f"{type(error).__name__}: {error}",
+            fix="use the numba of requirements/fork.lock, or set gh200_optimizations.managed_memory to off",
+        ) from error
+
+
 class TorchPool:
     """Keeps its memory until it is closed; what is still in use then stays until the process ends."""
 
     def __init__(self, blocks: Blocks, device: int) -> None:
         self.blocks, self._device = blocks, device
-        allocator = getattr(torch._C, CUSTOM_ALLOCATOR)(*blocks.addresses())
+        allocator = getattr(torch._C, CUSTOM_ALLOCATOR)(*blocks.addresses)
         with torch.cuda.device(device):  # a pool belongs to the device that is current when it is made
             self._pool: Any = torch.cuda.MemPool(allocator)
         self._turn, self._depth = threading.RLock(), 0

@@ -29,8 +29,8 @@ class GpuMemory:
         self._of_torch: dict[str, int] = {}
 
     def ask_torch(self) -> None:
-        """By the training's thread, between steps. Torch's answer waits for its allocator and keeps the GIL; a thread
-        that allocates from a managed pool has the allocator and waits for the GIL: two such threads end a run."""
+        """By the training's thread, between steps: torch's answer waits for its allocator and keeps the GIL, so that a
+        thread of ours that asks would make the training wait."""
         if torch.cuda.is_initialized():
             told = torch.cuda.memory_stats(self._device)
             self._of_torch = {name: told.get(key, 0) for name, key in _FROM_TORCH.items()}

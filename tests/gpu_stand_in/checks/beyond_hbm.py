@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -17,15 +21,18 @@ see_this_checkout()
 
 from gh200_lab.memory_run import begin_memory_run  # noqa: E402
 from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget  # noqa: E402
+from simpletuner.gh200.memory import budget  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
-from simpletuner.gh200.pools import sites  # noqa: E402
+from simpletuner.gh200.memory.limits import Limit  # noqa: E402
+from simpletuner.gh200.pools import native, sites  # noqa: E402
 from simpletuner.gh200.pools.refusals import REFUSED  # noqa: E402
 from simpletuner.gh200.run import MANAGED, Run, current, end  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.settings.sources import read_settings  # noqa: E402
 
 DEVICE = torch.device("cuda:1")
+OUT_OF_MEMORY, DEVICE_UNAVAILABLE, UNKNOWN = 2, 46, 999
 WIDTH = 256
 MB = 1 << 20
 
@@ -141,20 +148,103 @@ def check_over_the_bound_is_torchs_own_error_and_the_run_can_go_on() -> None:
     end()
 
 
+@contextmanager
+def failing(function: str, code: int, after: int = 0) -> Iterator[None]:
+    """The driver's own function answers so, from its call number `after` on."""
+    fail = ctypes.CDLL("libcuda.so.1").stand_in_fail
+    fail.argtypes, fail.restype = (ctypes.c_char_p, ctypes.c_int, ctypes.c_int), None
+    fail(function.encode(), code, after)
+    try:
+        yield
+    finally:
+        fail(None, 0, 0)
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """What the pools say."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("gh200.pools")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
 def check_a_block_the_driver_refuses_is_torchs_own_error() -> None:
     run = begun(Trainer(), managed_memory="all")
-    driver = load_driver()
-    assert isinstance(driver, Driver)
-
-    def refused(size: int, device: int) -> int:
-        raise CudaError("cuMemAllocManaged", "CUDA_ERROR_OUT_OF_MEMORY")
-
-    with mock.patch.object(driver, "allocate_managed", refused):
+    with failing("cuMemAllocManaged", OUT_OF_MEMORY):
         out_of_memory()
     (told,) = kinds(run).values()
     assert any("CUDA_ERROR_OUT_OF_MEMORY" in why for why in told["refused"]), told
     assert told["bytes"] == run.measured["Managed memory"]()["bytes"]
     end()
+
+
+def check_a_refusal_is_said_once_and_counted_each_time() -> None:
+    with logged() as lines:
+        run = begun(Trainer(), managed_memory="all", managed_memory_limit_gb=0.01)
+        out_of_memory()
+        ((why, count),) = kinds(run)["everything torch allocates"]["refused"].items()
+        out_of_memory()
+        ((again, more),) = kinds(run)["everything torch allocates"]["refused"].items()
+        end()
+    said = [line for line in lines if "refused" in line]
+    assert why == again and 0 < count < more
+    assert len(said) == 1 and "67.1 MB for everything" in said[0] and "torch reports" in said[0], lines
+    assert "managed_memory_limit_gb: 10.0 MB, 0 bytes of it in use" in said[0], said
+
+
+def check_what_machine_and_control_group_have_free_is_a_bound_that_is_looked_at_again() -> None:
+    def limits(free: int) -> Any:
+        found = [Limit("machine", "free memory of this check", free)]
+        return mock.patch.object(budget, "memory_limits", lambda: found)
+
+    begun(Trainer(), managed_memory="state", managed_memory_targets=["optimizer"])
+    run = current()
+    assert run is not None and run.managed is not None
+    memory = run.measured["Managed memory"].__self__  # type: ignore[attr-defined]
+    with limits(70 * MB):
+        run.managed.look()
+        with memory.of("optimizer"):
+            held = [torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)]
+            # Until the next look the block counts as taken; it was never touched, so the next look has room again.
+            held.append(torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE))
+    with limits(5 * MB):
+        run.managed.look()
+        with memory.of("optimizer"):
+            out_of_memory()
+    ((why, _),) = kinds(run)["optimizer state"]["refused"].items()
+    assert "free memory of this check: 5.2 MB" in why, why
+    del held
+    end()
+
+
+def check_advice_that_fails_is_said_and_the_block_is_there() -> None:
+    with logged() as lines:
+        run = begun(Trainer(), managed_memory="all")
+        with failing("cuMemAdvise_v2", UNKNOWN):
+            held = torch.ones(24 * MB, dtype=torch.uint8, device=DEVICE)
+        assert managed(held) and int(held[-1]) == 1
+        (told,) = kinds(run).values()
+        assert "has no advice: cuMemAdvise returned CUDA_ERROR_UNKNOWN" in told["refused"], told
+        del held
+        end()
+    assert sum("has no advice" in line for line in lines) == 1, lines
+
+
+def check_a_block_that_cannot_be_freed_is_said_and_still_counted() -> None:
+    with logged() as lines:
+        run = begun(Trainer(), managed_memory="all")
+        torch.empty(24 * MB, dtype=torch.uint8, device=DEVICE)
+        report = run.measured["Managed memory"]
+        with failing("cuMemFree_v2", UNKNOWN):
+            end()
+    assert any("is not freed: cuMemFree returned CUDA_ERROR_UNKNOWN" in line for line in lines), lines
+    assert report()["bytes"] >= 24 * MB and report()["kinds"]["everything torch allocates"]["blocks"] >= 1
 
 
 def check_threads_that_free_while_another_allocates_do_not_stop_each_other() -> None:
@@ -294,6 +384,8 @@ def check_the_users_own_allocator_settings() -> None:
         for value, ends in (
             ("expandable_segments:True", "refused"),
             ("max_split_size_mb:64,expandable_segments:true", "refused"),
+            ("release_lock_on_cudamalloc: True", "refused"),
+            ("per_process_memory_fraction:0.9", "refused"),
             ("max_split_size_mb:64", "pools"),
             ("use_uvm:True,uvm_oversubscription_ratio:5.0", "patched"),
         ):
@@ -328,41 +420,38 @@ def check_a_gpu_that_has_vanished_is_said_at_start_and_while_training() -> None:
     with mock.patch.object(driver, "memory_info", gone):
         told = refused(Trainer())
     assert "DEVICE_UNAVAILABLE" in told and "nvidia-smi" in told, told
-    run = begun(Trainer(), managed_memory="all")
-    with mock.patch.object(driver, "memory_info", gone):
-        out_of_memory()
-    (why,) = kinds(run)["everything torch allocates"]["refused"]
-    assert "DEVICE_UNAVAILABLE" in why, why
-    end()
+    for function in ("cuMemGetInfo_v2", "cuCtxPushCurrent_v2"):
+        run = begun(Trainer(), managed_memory="all")
+        with failing(function, DEVICE_UNAVAILABLE):
+            out_of_memory()
+        (why,) = kinds(run)["everything torch allocates"]["refused"]
+        assert why == f"refused: {function.removesuffix('_v2')} returned CUDA_ERROR_DEVICE_UNAVAILABLE", why
+        end()
 
 
 def check_the_nth_block_that_is_refused_ends_in_torchs_error_and_nothing_is_lost() -> None:
-    driver = load_driver()
-    assert isinstance(driver, Driver)
-    allocate, left = driver.allocate_managed, [3]
-
-    def some(size: int, device: int) -> int:
-        left[0] -= 1
-        if left[0] < 0:
-            raise CudaError("cuMemAllocManaged", "CUDA_ERROR_OUT_OF_MEMORY")
-        return allocate(size, device)
-
     run = begun(Trainer(), managed_memory="all")
-    driver.allocate_managed = some  # type: ignore[method-assign]
     held = []
-    try:
-        for _ in range(9):
-            held.append(torch.full((24 * MB,), len(held), dtype=torch.uint8, device=DEVICE))
-        raise AssertionError("there was memory")
-    except torch.cuda.OutOfMemoryError:
-        pass
-    finally:
-        driver.allocate_managed = allocate  # type: ignore[method-assign]
+    with failing("cuMemAllocManaged", OUT_OF_MEMORY, after=3):
+        try:
+            for _ in range(9):
+                held.append(torch.full((24 * MB,), len(held), dtype=torch.uint8, device=DEVICE))
+            raise AssertionError("there was memory")
+        except torch.cuda.OutOfMemoryError:
+            pass
     assert len(held) == 3 and [int(each[-1]) for each in held] == [0, 1, 2]
     assert kinds(run)["everything torch allocates"]["blocks"] == 3
     held.append(torch.ones(24 * MB, dtype=torch.uint8, device=DEVICE))
     del held
     end()
+
+
+def check_a_numba_that_cannot_compile_is_named() -> None:
+    for problem in (ImportError("No module named 'numba'"), RuntimeError("LLVM has no such machine")):
+        with mock.patch.object(native, "_cells", side_effect=problem):
+            native.compiled.cache_clear()
+            told = refused(Trainer())
+        assert "numba" in told and str(problem) in told and "requirements/fork.lock" in told, told
 
 
 def check_a_run_on_the_cpu_says_that_it_has_none() -> None:

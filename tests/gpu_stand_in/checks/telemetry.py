@@ -104,7 +104,7 @@ def check_figures_are_those_of_the_runs_own_device() -> None:
 
 
 def check_only_the_trainings_thread_asks_torchs_allocator() -> None:
-    """It answers with the GIL kept, and a managed pool's block is made by a thread that waits for the GIL."""
+    """It answers with the GIL kept, and may have to wait for whoever allocates."""
     asked, whole = [], torch.cuda.memory_stats
 
     def seen(*args: Any, **kwargs: Any) -> Any:

@@ -79,6 +79,17 @@ static int failure_is_injected(const entry_t *entry, api_t api) {
     return api == DRIVER_API && settings.fail_every && ++driver_calls % (unsigned long)settings.fail_every == 0;
 }
 
+/* For a check that lets one function fail for a while, in its own process: NULL ends it. */
+API void stand_in_fail(const char *name, int code, int after) {
+    lock_model();
+    settings.fail_name = name ? strdup(name) : NULL;
+    settings.fail_code = code;
+    settings.fail_after = after;
+    settings.fail_times = 0;
+    chosen_calls = 0;
+    unlock_model();
+}
+
 static result_t refusal_without_context(const entry_t *entry, api_t api) {
     if (!(entry->needs & (NEEDS_CONTEXT | SHOULD_HAVE_CONTEXT))) return OK;
     if (api == RUNTIME_API) return bind_runtime_context();

@@ -7,6 +7,7 @@
 #define MODELLED(M)                                                                                                     \
     M(cuInit, 2000, cuInit)                                                                                             \
     M(cuDriverGetVersion, 2020, cuDriverGetVersion)                                                                     \
+    M(cuGetProcAddress, 12000, cuGetProcAddress_v2)                                                                     \
     M(cuGetErrorName, 6000, cuGetErrorName)                                                                             \
     M(cuGetErrorString, 6000, cuGetErrorString)                                                                         \
     M(cuDeviceGetCount, 2000, cuDeviceGetCount)                                                                         \
