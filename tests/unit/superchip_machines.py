@@ -11,43 +11,10 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 PORT = 29533
+# Seconds until a rank that hears nothing ends; ranks that start beside other work come tens of seconds apart.
+LIMIT = 60
 CABLE = ("ghsc0", "ghsc1")
-
-# What a rank of a training does before and between its steps, without the model.
-RANK = """
-import datetime, json, os, socket, sys, time
-from gh200_lab.checkout import see_this_checkout
-see_this_checkout()
-import torch
-from accelerate import Accelerator, InitProcessGroupKwargs
-from simpletuner.gh200.datasets.check import forget_changed
-from simpletuner.gh200.datasets.places import Key
-from simpletuner.gh200.datasets.rendezvous import Party, Run, share
-from simpletuner.gh200.datasets.staging import stage
-from simpletuner.gh200.ranks import check_ranks
-from simpletuner.gh200.settings.schema import InMemory
-folder, told = sys.argv[1], open(f"{sys.argv[2]}/rank{os.environ['RANK']}.jsonl", "a", buffering=1)
-def say(**what):
-    told.write(json.dumps({"time": time.time(), **what}) + "\\n")
-limit = datetime.timedelta(seconds=float(os.environ["SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS"]))
-accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo", timeout=limit)])
-check_ranks(accelerator, {"seed": 1}, [{"id": "x", "instance_data_dir": folder}])
-staged = []
-def fill(progress):
-    staged.append(True)
-    return stage("x", folder, InMemory(), told=progress)
-run = Run.from_environment()
-arena = share(Key(os.path.realpath(folder), None, None), Party("x", run), fill, forget_changed)
-say(host=socket.gethostname(), staged=bool(staged), files=arena.files)
-try:
-    for step in range(100000):
-        total = accelerator.reduce(torch.ones(1))
-        say(step=step, ranks=int(total.item()))
-        time.sleep(0.1)
-except Exception as error:
-    say(error=f"{type(error).__name__}: {error}")
-    raise
-"""
+RANK = Path(__file__).with_name("superchip_machine_rank.py")
 
 
 def missing_privilege() -> str:
@@ -78,7 +45,7 @@ until [ -e {go} ]; do sleep 0.1; done
 ip link set lo up && ip addr add {self.address}/24 dev {CABLE[number]} && ip link set {CABLE[number]} up || exit 1
 export GLOO_SOCKET_IFNAME={CABLE[number]}
 exec {sys.executable} -m torch.distributed.run --nnodes 2 --nproc_per_node 2 --node_rank {number} --max_restarts 0 \
-    --master_addr 10.99.26.1 --master_port {PORT} {folder}/rank.py {folder}/data {folder}
+    --master_addr 10.99.26.1 --master_port {PORT} {RANK} {folder}/data {folder}
 """
         variables = {
             **os.environ,
@@ -86,7 +53,7 @@ exec {sys.executable} -m torch.distributed.run --nnodes 2 --nproc_per_node 2 --n
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(folder / "tmp"),
-            "SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS": "20",
+            "SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS": str(LIMIT),
         }
         spaces = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
         with self.log.open("wb") as log:
@@ -105,7 +72,6 @@ exec {sys.executable} -m torch.distributed.run --nnodes 2 --nproc_per_node 2 --n
 class Machines:
     def __init__(self, folder: Path) -> None:
         (folder / "tmp").mkdir()
-        (folder / "rank.py").write_text(RANK)
         self.folder = folder
         self.both = [Machine(number, folder) for number in range(2)]
         # Until unshare has made the network of its own, the cable would end in ours.
@@ -125,7 +91,7 @@ class Machines:
         self.both[1].inside("ip", "link", "set", CABLE[1], "down")
 
     def printed(self) -> str:
-        return "\n".join(one.log.read_text(errors="replace")[-2500:] for one in self.both)
+        return "\n".join(one.log.read_text(errors="replace")[-8000:] for one in self.both)
 
     def end(self) -> None:
         for one in self.both:

@@ -1,0 +1,63 @@
+"""What a rank of a training does before and between its steps, without the model; one of two on each of two machines."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+from gh200_lab.checkout import see_this_checkout
+
+see_this_checkout()
+
+import torch  # noqa: E402
+from accelerate import Accelerator, InitProcessGroupKwargs  # noqa: E402
+
+from simpletuner.gh200.datasets.arena import SharedArena  # noqa: E402
+from simpletuner.gh200.datasets.check import forget_changed  # noqa: E402
+from simpletuner.gh200.datasets.party import Party, Run  # noqa: E402
+from simpletuner.gh200.datasets.places import Key  # noqa: E402
+from simpletuner.gh200.datasets.rendezvous import share  # noqa: E402
+from simpletuner.gh200.datasets.staging import stage  # noqa: E402
+from simpletuner.gh200.ranks import check_ranks  # noqa: E402
+from simpletuner.gh200.settings.schema import InMemory  # noqa: E402
+
+
+def main(folder: str, output: str) -> None:
+    with open(f"{output}/rank{os.environ['RANK']}.jsonl", "a", buffering=1, encoding="utf-8") as told:
+
+        def say(**what: Any) -> None:
+            told.write(json.dumps({"time": time.time(), **what}) + "\n")
+
+        limit = datetime.timedelta(seconds=float(os.environ["SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS"]))
+        accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo", timeout=limit)])
+        check_ranks(accelerator, {"seed": 1}, [{"id": "x", "instance_data_dir": folder}])
+        staged: list[bool] = []
+
+        def fill(progress: Any) -> SharedArena:
+            staged.append(True)
+            return stage("x", folder, InMemory(), told=progress)
+
+        def check(arena: SharedArena) -> None:
+            forget_changed(arena)
+
+        party = Party("x", Run.from_environment())
+        arena = share(Key(os.path.realpath(folder), None, None), party, fill, check)
+        assert arena is not None
+        say(host=socket.gethostname(), staged=bool(staged), files=arena.files)
+        try:
+            for step in range(100000):
+                total = accelerator.reduce(torch.ones(1))
+                say(step=step, ranks=int(total.item()))
+                time.sleep(0.1)
+        except Exception as error:
+            say(error=f"{type(error).__name__}: {error}")
+            raise
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
