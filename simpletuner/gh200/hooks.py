@@ -271,10 +271,10 @@ def web_save(form: Any, service: Any) -> None:
     check(form, service)
 
 
-def web_written(config: Any) -> Any:
-    from .web.blocks import written
+def web_written(store: Any, name: str, config: Any) -> Any:
+    from .web.saving import about_to_write as checked
 
-    return written(config)
+    return checked(store, name, config)
 
 
 def web_training_config(data: Any) -> bool:

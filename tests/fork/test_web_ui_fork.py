@@ -131,6 +131,7 @@ def test_web_ui_hostile_config_name_leads_nowhere(web_server: Server, name: str)
     config = {"--learning_rate": "0.1", "--model_family": "sdxl", "cache_config": "{}"}
     for method, path, body in [
         ("PUT", f"/api/configs/{quote(name, safe='').replace('.', '%2e')}", {"name": name, "config": config}),
+        ("POST", "/api/configs/", {"name": name, "config": config}),
         ("POST", f"/api/configs/{quote(name, safe='')}/activate", None),
     ]:
         answer = web_server.http.request(method, path, json=body)

@@ -29,7 +29,7 @@ from simpletuner.gh200.web.fields import register
 from simpletuner.gh200.web.live import live
 from simpletuner.gh200.web.page import Loader, Page
 from simpletuner.gh200.web.rewriting import TEMPLATES, rewritten
-from simpletuner.gh200.web.saving import check_save, completed_update
+from simpletuner.gh200.web.saving import about_to_write, check_save, completed_update
 from simpletuner.gh200.web.whole import WholeFile, keep_whole
 
 TEXT = st.text('ab "{}[]\\,:é\n-', max_size=8)
@@ -268,7 +268,7 @@ def test_web_ui_config_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_web_ui_save_stays_in_the_folder_of_configs(tmp_path: Path) -> None:
     store = Store(tmp_path / "configs" / ".." / "config.json")
     store.config_dir = tmp_path / "configs"
-    for refused in (lambda: saving(store), lambda: completed_update(store, "..", {"a": 1})):
+    for refused in (lambda: saving(store), lambda: about_to_write(store, "..", {"a": 1})):
         with pytest.raises(HTTPException, match="out of the folder"):
             refused()
 

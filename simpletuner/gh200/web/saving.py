@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import HTTPException
 
 from ..settings.keys import SCHEMA_KEY, plain_key
-from .blocks import given_in, kept_of, settled
+from .blocks import given_in, kept_of, settled, written
 from .whole import check_inside, keep_whole
 
 # Sent along by our script: the config as the page got it, and the state of the file that it was told to replace.
@@ -45,8 +45,6 @@ def completed_update(store: Any, name: str, config: Any) -> Any:
     """A config sent whole by a page that shows a part of it: our keys that it leaves out stay as they are."""
     if store.config_type != "model" or not isinstance(config, Mapping):
         return config
-    check_inside(store, Path(store._get_config_path(name)))
-    keep_whole(store)
     on_disk = kept_of(_loaded(store, name))
     values, broken = settled(on_disk, {key: value for key, value in kept_of(config).items() if value is not None})
     if broken:
@@ -54,6 +52,14 @@ def completed_update(store: Any, name: str, config: Any) -> Any:
     emptied = {key for key, value in kept_of(config).items() if value is None}
     rest = {key: value for key, value in config.items() if plain_key(key) not in {*on_disk, *values, *emptied}}
     return {**rest, **{key: value for key, value in values.items() if key not in emptied}}
+
+
+def about_to_write(store: Any, name: str, config: Any) -> Any:
+    """A config on its way into a file by any way but the page's own save: update, Save As, copy, rename, import."""
+    if store.config_type == "model":
+        check_inside(store, Path(store._get_config_path(name)))
+        keep_whole(store)
+    return written(config)
 
 
 def check_save(form: Any, service: Any) -> None:
