@@ -1,0 +1,126 @@
+"""A web server that is killed in the middle of a save, and one whose fork has lost a part of ours: real ones, many times."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fork.web_lab import CONFIG, FORK, OURS, Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+# Everything is imported once; each server is a child, and a killed one has a successor at once.
+_PROGRAM = """
+import os
+import simpletuner.simpletuner_sdk.server.routes.training, simpletuner.simpletuner_sdk.server.routes.web
+from simpletuner.cli import main
+while os.fork():
+    os.wait()
+main()
+"""
+KILLS = 12
+# Some megabytes: long enough in writing to die in it.
+LARGE = CONFIG | {"datasets": [{**CONFIG["datasets"][0], "id": f"pictures-{number}"} for number in range(20_000)]}
+
+
+class Mortal(Server):
+    """A server with a tree of its own, of which a part can be taken away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree = folder / "tree"
+        shutil.copytree(FORK / "simpletuner", self.tree / "simpletuner", symlinks=True)
+        super().__init__(folder / "web", self.tree, _PROGRAM)
+
+    def kill(self) -> None:
+        for path in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            for pid in path.read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+
+    def parts(self, name: str) -> set[Path]:
+        """What a save that did not come to its end has left beside the file."""
+        return set(self.configs.glob(f".{name}.json.*"))
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+    server = Mortal(tmp_path_factory.mktemp("mortal"))
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()
+
+
+def save_and_kill(server: Mortal, form: dict[str, str], delay: float | None) -> bool:
+    """One save during which the server dies, after a while or as soon as it writes; whether it had answered by then."""
+    answers: list[int] = []
+
+    def save() -> None:
+        try:
+            answers.append(
+                httpx.post(f"http://127.0.0.1:{server.port}/api/training/config", data=form, timeout=60).status_code
+            )
+        except httpx.HTTPError:
+            pass
+
+    before, thread = server.parts("dies"), threading.Thread(target=save)
+    thread.start()
+    until = time.monotonic() + (30.0 if delay is None else delay)
+    while time.monotonic() < until and thread.is_alive() and (delay is not None or server.parts("dies") <= before):
+        time.sleep(0.0005)
+    server.kill()
+    thread.join()
+    return answers == [200]
+
+
+def test_web_ui_server_killed_in_the_middle_of_a_save_leaves_the_old_file_or_the_new(mortal: Mortal) -> None:
+    mortal.show("dies", LARGE)
+    torn = 0
+    for attempt in range(KILLS):
+        seen = mortal.show("dies")
+        before = mortal.read("dies")
+        rate = f"0.00{attempt + 1:02d}"
+        form = {key: text for key, text in mortal.form(seen, learning_rate=rate).items() if key != "--datasets"}
+        del form["gh200_seen"]
+        # Every second one as soon as its first byte is written, the others at other moments.
+        known = mortal.parts("dies")
+        answered = save_and_kill(mortal, form, None if attempt % 2 else 0.02 * attempt)
+        torn += len(mortal.parts("dies") - known)
+        after = mortal.read("dies")
+        assert {key: after.get(key) for key in OURS} == {key: LARGE[key] for key in OURS}
+        assert after["learning_rate"] in (before["learning_rate"], pytest.approx(float(rate)))
+        assert not answered or after["learning_rate"] == pytest.approx(float(rate)), "told saved, and it is not"
+        mortal.wait()
+    print(f"{KILLS} servers killed, {torn} of them while they wrote")
+    assert torn, "no server died while it wrote: the test shows nothing"
+    names = {item["name"] for item in mortal.http.get("/api/configs/").json()["configs"]}
+    assert "dies" in names and not {name for name in names if name.startswith(".")}
+
+
+def test_web_ui_without_our_templates_says_so_and_keeps_the_blocks(mortal: Mortal) -> None:
+    shutil.rmtree(mortal.tree / "simpletuner" / "gh200" / "web" / "templates")
+    mortal.kill()
+    mortal.wait()
+    seen = mortal.show("bare", CONFIG)
+    page = mortal.http.get("/web/trainer")
+    assert page.status_code == 200 and "gh200.isLocal" not in page.text and "X-GH200-On-Disk" not in page.text
+    tab = mortal.http.get("/web/trainer/tabs/gh200")
+    assert tab.status_code == 200 and "gh200_tab.html" in tab.text and "is missing" in tab.text
+    assert mortal.http.get("/web/trainer/tabs/basic").status_code == 200
+    form: dict[str, Any] = {
+        key: text for key, text in mortal.form(seen, learning_rate="0.0004").items() if key[2:] not in OURS
+    }
+    del form["gh200_seen"]
+    assert mortal.save(form).status_code == 200
+    after = mortal.read("bare")
+    assert after["learning_rate"] == pytest.approx(0.0004)
+    assert {key: after.get(key) for key in OURS} == {key: CONFIG[key] for key in OURS}
+    assert "Build the fork again" in mortal.log.read_text(errors="replace")
