@@ -107,6 +107,26 @@ def test_telemetry_of_a_killed_run_is_gone_on_with_and_changes_no_bit(lab: tiny.
 
 
 @pytest.mark.slow
+def test_telemetry_of_a_run_whose_tracker_fails_goes_on_to_its_end(lab: tiny.Lab) -> None:
+    """Upstream's own tracker appends to a file; here its disk gives it a folder in that place."""
+
+    def in_its_way(group: int) -> None:
+        metrics = lab.output / "training_metrics.jsonl"
+        if (lab.output / "training_metrics.json").exists() and not metrics.exists():
+            metrics.mkdir()
+
+    config = lab.config("on", max_train_steps=6, report_to=["simpletuner", "tensorboard"])
+    config["gh200_optimizations"] |= OFTEN
+    run = lab.run("fails", config, launcher=tiny.CPU, cold=True, while_training=in_its_way)
+    assert run.code == 0 and len(run.steps) == 6, run.text[-4000:]
+    assert (run.output / "training_metrics.jsonl").is_dir()
+    assert run.text.count("tracker simpletuner") == 1 and "training goes on" in run.text
+    curves, end = scalars(run.output), read_folder(run.output).first.latest
+    assert curves["train_loss"] == 6 and curves["gh200/resident_gb"] >= 1
+    assert end.kind == "end" and "Is a directory" in end.problems["tracker simpletuner"]
+
+
+@pytest.mark.slow
 def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
     try:
         build()
@@ -126,10 +146,13 @@ def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
         told = [json.loads(line) for line in report.read_text().splitlines()]
         mine = [one for one in told if any(one.get("device_bytes_peak", ()))]
         assert [one["violations"] for one in mine] == [[], []]
-        waits[name] = sorted(one["synchronisations"] for one in mine)
-    assert waits["two"] == waits["two_off"], "nobody waits for the GPU because of telemetry"
+        waits[name] = sum(one["synchronisations"] for one in mine)
     seen = read_folder(run.output)
     assert list(seen.ranks) == [0, 1] and seen.missing == ()
+    # A few differ from run to run, with what caches held in time; a record that waits would add one for each. That
+    # reading itself neither waits nor copies is tests/gpu_stand_in/checks/telemetry.py's.
+    written = sum(len(rank.records) for rank in seen.ranks.values())
+    assert written > 20 and waits["two"] - waits["two_off"] < written / 2, (waits, written)
     for rank, records in seen.ranks.items():
         check_gpu(records.latest, rank)
     assert (run.output / "gh200_telemetry.rank1.jsonl").rename(run.output / "gone")
