@@ -16,8 +16,8 @@ from ..own_files import write_whole
 
 def keep_whole(store: Any) -> None:
     """From here on this store writes its training configs whole. Upstream empties a file before it writes: a server
-    that dies then, or a full disk, would leave no config."""
-    if store.config_type == "model" and not isinstance(store._get_config_path("any"), WholeFile):
+    that dies then, or a full disk, would leave no config. A store without files has nothing to keep."""
+    if getattr(store, "config_type", None) == "model" and not isinstance(store._get_config_path("any"), WholeFile):
         upstream = store._get_config_path
         store._get_config_path = lambda name: WholeFile(upstream(name))
 
