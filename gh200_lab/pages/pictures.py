@@ -1,8 +1,8 @@
-"""Draws the documents' pictures from what they are pictures of: `--write`, or `--check`. `--screen` also photographs a report.
+"""Draws the documents' pictures from what they are pictures of: `--write`, or `--check`. `--screen` also photographs.
 
 docs/rooms.svg is drawn from the layers in pyproject.toml, docs/places.svg from the table of access patterns in
-docs/UNIFIED_MEMORY.md, docs/ramp.png by the ramp's own plot from the example in docs/RAMP.md, and docs/report.png from
-the page of the last quick start.
+docs/UNIFIED_MEMORY.md, docs/ramp.png by the ramp's own plot from the example in docs/RAMP.md, docs/report.png from the
+page of the last quick start, and docs/web_ui.png from the GH200 tab of a web server that shows it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from simpletuner.gh200.ramp.plot import draw, ramp_from_config
 
 from ..place import ROOT
-from . import screen
+from . import screen, web_screen
 from .command import DOCS
 from .drawing import Drawing
 
@@ -27,6 +27,7 @@ CONTRACT = "simpletuner.gh200"
 RAMP = "ramp.png"
 ROW, GAP = 34, 12
 GPU, CPU = "HBM", "Grace memory"
+SCREENS = (screen, web_screen)
 
 
 def layers() -> list[list[str]]:
@@ -141,7 +142,7 @@ def stale(folder: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as fresh:
         ramp(Path(fresh) / RAMP)
         found += [] if same_picture(folder / RAMP, Path(fresh) / RAMP) else [RAMP]
-    return found + ([] if screen.is_current(folder / screen.PICTURE) else [screen.PICTURE])
+    return found + [each.PICTURE for each in SCREENS if not each.is_current(folder / each.PICTURE)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -150,7 +151,9 @@ def main(arguments: list[str] | None = None) -> int:
     action.add_argument("--write", action="store_true", help="write the files")
     action.add_argument("--check", action="store_true", help="exit 1 when a picture is not what it is drawn from")
     parser.add_argument(
-        "--screen", action="store_true", help="write docs/report.png too; needs chromium and a quick start"
+        "--screen",
+        action="store_true",
+        help="write docs/report.png and docs/web_ui.png too; needs chromium and a quick start",
     )
     parser.add_argument("--into", type=Path, default=DOCS, help="folder of the pictures")
     options = parser.parse_args(arguments)
@@ -162,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
     (options.into / "rooms.svg").write_text(rooms(), encoding="utf-8")
     (options.into / "places.svg").write_text(places(), encoding="utf-8")
     ramp(options.into / RAMP)
-    return screen.photograph(options.into / screen.PICTURE) if options.screen else 0
+    return max(each.photograph(options.into / each.PICTURE) for each in SCREENS) if options.screen else 0
 
 
 if __name__ == "__main__":

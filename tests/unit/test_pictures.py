@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gh200_lab.pages import pictures, screen
+from gh200_lab.pages import pictures, screen, web_screen
 from tests.browser import look, need_browser
 from tests.doc_pages import ROOT
 
@@ -20,12 +20,12 @@ def test_every_picture_is_current() -> None:
 
 def test_a_picture_that_is_not_current_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pictures.main(["--write", "--into", str(tmp_path)]) == 0
-    assert pictures.stale(tmp_path) == [screen.PICTURE]
+    assert pictures.stale(tmp_path) == [screen.PICTURE, web_screen.PICTURE]
     (tmp_path / "rooms.svg").write_text("<svg/>")
     (tmp_path / pictures.RAMP).write_bytes((DOCS / screen.PICTURE).read_bytes())
     assert pictures.main(["--check", "--into", str(tmp_path)]) == 1
     told = capsys.readouterr().err
-    assert "rooms.svg, ramp.png, report.png" in told and "places" not in told and "--write" in told
+    assert "rooms.svg, ramp.png, report.png, web_ui.png" in told and "places" not in told and "--write" in told
 
 
 def test_the_rooms_are_those_of_the_contract() -> None:

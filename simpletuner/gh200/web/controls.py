@@ -12,7 +12,7 @@ from ..settings.problems import allowed_values
 from ..settings.schema import CacheConfig, Optimizations
 
 _GROUPS = (
-    ("The ramp", ("batch_rampup", "effective_batch_size", "measure_gradient", "accept_changed_ramp")),
+    ("The ramp", ("rampup", "effective_batch_size", "measure_gradient", "accept_changed_ramp")),
     ("Training beyond HBM", ("managed_memory",)),
 )
 _REST = "Memory hints, start and telemetry"

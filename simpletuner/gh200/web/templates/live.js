@@ -39,7 +39,7 @@
     picture.replaceChildren();
     picture.style.display = schedule?.length ? "" : "none";
     if (!schedule?.length) return;
-    const steps = Math.max(record?.total_steps ?? 0, schedule.at(-1)[0] * 1.25, record?.step ?? 0, 1);
+    const steps = Math.max(record?.total_steps ?? schedule.at(-1)[0] * 1.25, schedule.at(-1)[0], record?.step ?? 0, 1);
     const most = Math.max(...schedule.map(([, batch]) => batch));
     const x = (step) => 40 + (step / steps) * 590;
     const y = (batch) => 100 - (batch / most) * 84;
