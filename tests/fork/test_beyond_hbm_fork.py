@@ -19,6 +19,8 @@ from gh200_lab.tiny.pictures import make_pictures
 from gh200_lab.tiny.run import Run, weights
 from tests.gpu_stand_in.needed import stand_in_or_skip
 
+pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
+
 FORK = ROOT / "build" / "fork"
 WIDE = 128  # channels: a UNet of 63 MB in fp32, so that torch's segments of 2 and 20 MB do not hide anything
 LARGE, STOCK_FAILS, FOR_STATE, FOR_ALL = 4096, 168, 96, 40
@@ -157,16 +159,24 @@ def test_beyond_hbm_lora_with_caches_and_the_ramp(wide: Wide) -> None:
     wide.clean()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("managed", [STATE, ALL], ids=["state", "all"])
-def test_beyond_hbm_two_ranks_on_two_devices(wide: Wide, stock: Run, managed: Any) -> None:
+TWO_RANKS = {"devices": 2, "cold": False, "checkpoint_step_interval": 1000}
+
+
+@pytest.fixture(scope="module")
+def two_stock(wide: Wide, stock: Run) -> Run:
     """On the caches of a run with one rank: upstream's ranks race for the pictures of a new cache."""
     assert stock.code == 0
-    two = {"devices": 2, "cold": False, "checkpoint_step_interval": 1000}
-    plain = wide.on_gpu("two", LARGE, **two)
-    run = wide.on_gpu("two managed", 160, managed, **two)
-    assert plain.code == run.code == 0, run.text[-3000:]
-    assert run.losses() == plain.losses() and weights(run.output) == weights(plain.output)
+    run = wide.on_gpu("two", LARGE, **TWO_RANKS)
+    assert run.code == 0, run.text[-3000:]
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("managed", [STATE, ALL], ids=["state", "all"])
+def test_beyond_hbm_two_ranks_on_two_devices(wide: Wide, two_stock: Run, managed: Any) -> None:
+    run = wide.on_gpu("two managed", 160, managed, **TWO_RANKS)
+    assert run.code == 0, run.text[-3000:]
+    assert run.losses() == two_stock.losses() and weights(run.output) == weights(two_stock.output)
     wide.clean()
 
 

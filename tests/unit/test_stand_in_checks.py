@@ -133,10 +133,24 @@ def test_stand_in_beyond_hbm_violates_nothing(shared: Path) -> None:
     assert ran("beyond_hbm", shared)[0].violations() == []
 
 
-def test_stand_in_beyond_hbm_no_thread_waits_for_another_for_ever(shared: Path) -> None:
+TWO = ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"]
+ITS_OWN = "max_split_size_mb:64,garbage_collection_threshold:0.8"
+
+
+def beyond_hbm_program(name: str, shared: Path, settings: str = "") -> Ran:
+    own = {"PYTHONPATH": f"{CHECKS}:{ROOT}", "PYTORCH_CUDA_ALLOC_CONF": settings}
+    done = run(TWO, [sys.executable, str(CHECKS / f"{name}.py")], shared / f"{name}.jsonl", environment=own)
+    assert done.code == 0, (done.code, done.output[-2000:], done.errors[-3000:])
+    return done
+
+
+@pytest.mark.parametrize("settings", ["", ITS_OWN], ids=["stock", "own_allocator_settings"])
+def test_stand_in_beyond_hbm_no_thread_waits_for_another_for_ever(settings: str, shared: Path) -> None:
     """Whoever has the GIL may want torch's allocator: what makes a block must not want the GIL."""
-    own = {"PYTHONPATH": f"{CHECKS}:{ROOT}"}
-    options = ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"]
-    done = run(options, [sys.executable, str(CHECKS / "pool_threads.py")], shared / "threads.jsonl", environment=own)
-    assert done.code == 0 and "ENDED" in done.output and done.errors == "", (done.code, done.errors[-3000:])
-    assert done.violations() == []
+    done = beyond_hbm_program("pool_threads", shared, settings)
+    assert "ENDED" in done.output and done.errors == "" and done.violations() == [], done.errors[-3000:]
+
+
+def test_stand_in_beyond_hbm_another_allocator_is_refused(shared: Path) -> None:
+    said = beyond_hbm_program("other_allocator", shared).output
+    assert "pluggable is set" in said and "change_current_allocator" in said, said
