@@ -6,6 +6,7 @@ import ctypes
 import gc
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -446,12 +447,17 @@ def check_the_nth_block_that_is_refused_ends_in_torchs_error_and_nothing_is_lost
     end()
 
 
-def check_a_numba_that_cannot_compile_is_named() -> None:
-    for problem in (ImportError("No module named 'numba'"), RuntimeError("LLVM has no such machine")):
-        with mock.patch.object(native, "_cells", side_effect=problem):
-            native.compiled.cache_clear()
+def check_a_numba_that_is_absent_or_cannot_compile_is_named() -> None:
+    for wrong in (
+        mock.patch.dict(sys.modules, {"numba": None}),
+        mock.patch.object(native, "_cells", side_effect=RuntimeError("LLVM has no such machine")),
+        mock.patch("numba.core.config.DISABLE_JIT", 1),
+    ):
+        native.compiled.cache_clear()
+        with wrong:
             told = refused(Trainer())
-        assert "numba" in told and str(problem) in told and "requirements/fork.lock" in told, told
+        assert "numba" in told and "requirements/fork.lock" in told, told
+    native.compiled.cache_clear()
 
 
 def check_a_run_on_the_cpu_says_that_it_has_none() -> None:
