@@ -202,8 +202,9 @@ check_space
 [[ -n $owner && $owner == "$environment/bin/python" ]] || make_environment
 # Not whole yet, but a run that ends here must not make the next one forget whose torch this is.
 printf 'torch %s\n' "$torch" >"$environment/.gh200-stamp"
+# Compiled here: where PYTHONDONTWRITEBYTECODE is set, as images often have it, every process would compile torch anew.
 gh200_stage "$python" --counted '^ *Downloaded ' '^ *Downloading ' --done '^Installed .*' packages -- \
-    "${install[@]}" --python "$environment/bin/python" "${offline[@]}" ||
+    "${install[@]}" --compile-bytecode --python "$environment/bin/python" "${offline[@]}" ||
     gh200_die "could not finish $environment" "see uv's message above" "run it again: what was downloaded is kept"
 site=$(site_packages)
 [[ $environment != "$home/.venv" ]] || write_paths "$site"
