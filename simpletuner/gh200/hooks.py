@@ -185,6 +185,14 @@ def walked(backend: Any, top: Any) -> Any | None:
     return walk(backend, top)
 
 
+def files_to_match(files: Any, extensions: Any, root: str, matching: list[str]) -> Any:
+    if StateHooks._gh200_run is None:
+        return files
+    from .start.sites import files_to_match as unmatched
+
+    return unmatched(files, extensions, root, matching)
+
+
 def latent_folder(subfolders: str) -> str:
     if StateHooks._gh200_run is None or "//" not in subfolders:
         return subfolders
@@ -199,6 +207,22 @@ def files_to_name(cache: Any, files: Any) -> Any:
     from .start.sites import files_to_name as unnamed
 
     return unnamed(cache, files)
+
+
+def names_without_suffix(files: Any) -> Any | None:
+    if StateHooks._gh200_run is None:
+        return None
+    from .start.sites import names_without_suffix as without
+
+    return without(files)
+
+
+def caches_to_match(cache: Any, files: Any, matched: list[str]) -> Any:
+    if StateHooks._gh200_run is None:
+        return files
+    from .start.sites import caches_to_match as unmatched
+
+    return unmatched(cache, files, matched)
 
 
 def all_processed(cache: Any) -> bool:
@@ -231,6 +255,14 @@ def metadata_from(backend: Any, content: Any, read: Callable[[], Any]) -> Any:
     from .start.sites import metadata_from as shared
 
     return shared(backend, content, read)
+
+
+def metadata_complete(backend: Any, paths: set[str]) -> bool:
+    if StateHooks._gh200_run is None:
+        return False
+    from .start.sites import metadata_complete as complete
+
+    return complete(backend, paths)
 
 
 def written_at_once(data: Any, file: Any) -> bool:

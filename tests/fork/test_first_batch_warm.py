@@ -261,6 +261,7 @@ CHANGES: dict[str, Callable[[WarmScene], object]] = {
     "embedding gone": lambda scene: next(scene.embeds.rglob("*.pt")).unlink(),
     "strategy": lambda scene: scene.dataset.update(caption_strategy="filename"),
     "prompt": lambda scene: scene.dataset.update(prepend_instance_prompt=True, instance_prompt="by somebody"),
+    "metadata": lambda scene: _other_crop(scene),
     "certificate": lambda scene: [file.write_bytes(b"nonsense") for file in scene.folder.glob("*established*")],
     "no certificate": lambda scene: [file.unlink() for file in scene.folder.glob("*established*")],
 }
@@ -269,6 +270,14 @@ CHANGES: dict[str, Callable[[WarmScene], object]] = {
 def _one_more(scene: WarmScene) -> None:
     make_pictures(scene.folder / "more", [(90, 70)], ("jpg",))
     next((scene.folder / "more").iterdir()).with_suffix(".txt").write_text("new", encoding="utf-8")
+
+
+def _other_crop(scene: WarmScene) -> None:
+    """By hand, in the one file that has it."""
+    [file] = scene.folder.glob("aspect_ratio_bucket_metadata*.json")
+    metadata = json.loads(file.read_text())
+    next(iter(metadata.values()))["crop_coordinates"] = [3, 4]
+    file.write_text(json.dumps(metadata))
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -281,6 +290,38 @@ def test_first_batch_certificate_ends_with_any_change(scene: WarmScene, change: 
     upstream = state(scene, False)
     assert ours["prompts"] == upstream["prompts"] != []
     assert ours["encoded"] == upstream["encoded"]
+    # As it is saved: what was scanned in this start has tuples, what was loaded has lists.
+    assert json.loads(json.dumps(ours["metadata"])) == json.loads(json.dumps(upstream["metadata"]))
+
+
+def test_first_batch_certified_metadata_is_read_as_the_sampler_asks_for_it(scene: WarmScene) -> None:
+    from accelerate import PartialState
+
+    from simpletuner.gh200.start.columns import Columns
+
+    # Its loggers ask for it when the sampler draws.
+    PartialState(cpu=True)
+
+    def batches(on: bool, count: int = 20) -> tuple[Any, list[Any], str]:
+        with fast_start(on, on), quietly():
+            random.seed(5)
+            started = scene.started()
+            drawn = [one for _, one in zip(range(count), started.sampler, strict=False)]
+            started.metadata.save_image_metadata()
+            saved = started.metadata.metadata_file.read_text()
+            return started.metadata.image_metadata, json.loads(json.dumps(drawn)), saved
+
+    [file] = scene.folder.glob("aspect_ratio_bucket_metadata*.json")
+    before = file.read_bytes()
+    certified(scene)
+    with fast_start(True, True), quietly():
+        found = scene.started().metadata.image_metadata
+    assert isinstance(found, Columns) and all(type(value) is int for value in dict.values(found))
+    ours = batches(True)
+    file.write_bytes(before)
+    upstream = batches(False)
+    assert isinstance(ours[0], Columns) and type(upstream[0]) is dict
+    assert ours[1:] == upstream[1:], "the same batches, and the same bytes when it is saved after them"
 
 
 def test_first_batch_certificate_is_not_made_while_an_embedding_is_missing(scene: WarmScene) -> None:

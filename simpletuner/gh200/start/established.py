@@ -14,7 +14,7 @@ from typing import Any
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from .captions import caption_file
-from .record import PACKED_STAT, clock_of, digest_of, load, record_beside, save, settled, stat_of
+from .record import PACKED_STAT, clock_of, digest_of, load, record_beside, save, settled, stats_of
 
 # Read from a dataset's entry or the arguments by upstream's loop over the captions.
 _ASKED = (
@@ -94,15 +94,18 @@ def _seen(backend: dict[str, Any], made: dict[str, Any], clock: int | None) -> l
     if not images or not listed:
         return None
     paths = [str(path) for path in images]
+    files = [str(made["metadata_backend"].metadata_file)]
+    if _strategy(backend, made) == "textfile":
+        files += map(caption_file, paths)
+    packed = bytearray()
     try:
-        stats = [stat_of(str(made["metadata_backend"].metadata_file))]
-        if _strategy(backend, made) == "textfile":
-            stats += [stat_of(caption_file(path)) for path in paths]
+        for stat in stats_of(files):
+            if clock is not None and not settled(stat, clock):
+                return None
+            packed += PACKED_STAT.pack(*stat)
     except OSError:
         return None
-    if clock is not None and not all(settled(stat, clock) for stat in stats):
-        return None
-    return [digest_of(paths), digest_of(listed), blake2b(b"".join(PACKED_STAT.pack(*stat) for stat in stats)).digest()]
+    return [digest_of(paths), digest_of(listed), blake2b(packed).digest()]
 
 
 def _strategy(backend: dict[str, Any], made: dict[str, Any]) -> Any:

@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from simpletuner.helpers.caching.vae import VAECache
+from simpletuner.helpers.training.state_tracker import StateTracker
+
 from .record import digest_of, load, record_beside, save
 
 
@@ -22,9 +25,27 @@ def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
     if names is None:
         return _named_by_upstream(cache, paths, file, key)
     folder = os.path.abspath(cache.cache_dir)
-    named = [folder + name for name in names]
+    # The listing of the cache has these names already: one string each.
+    listed = {name: name for name in StateTracker.get_vae_cache_files(data_backend_id=cache.id)}
+    named = [listed.get(name, name) for name in map(folder.__add__, names)]
     cache.image_path_to_vae_path.update(zip(paths, named, strict=True))
     cache.vae_path_to_image_path.update(zip(named, paths, strict=True))
+    return ()
+
+
+def without_suffix(files: Iterable[str]) -> set[str] | None:
+    """As `os.path.splitext` cuts latents' names; None where one is not plainly that."""
+    plain = all(type(file) is str and file.endswith(".pt") and file[-4:-3] not in "/." for file in files)
+    return {file[:-3] for file in files} if plain else None
+
+
+def caches_to_match(cache: Any, files: Iterable[str], matched: list[str]) -> Iterable[str]:
+    """Those that upstream must look up one by one: none where their own names are all it would look up."""
+    if type(cache) is not VAECache or os.environ.get("SIMPLETUNER_LOG_LEVEL") == "DEBUG":
+        return files
+    if not all(type(file) is str and file.endswith(".pt") for file in files):
+        return files
+    matched += [image for image in map(cache.vae_path_to_image_path.get, files) if image is not None]
     return ()
 
 

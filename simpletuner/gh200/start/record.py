@@ -7,11 +7,12 @@ import marshal
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from struct import error as struct_error
+from typing import Any, BinaryIO
 
 import simpletuner
 
@@ -26,12 +27,31 @@ RACY_NS = 2_000_000_000
 
 Stat = tuple[int, int, int, int, int]
 PACKED_STAT = Struct("5q")
+_LENGTH = Struct("<Q")
 
 
 def stat_of(path: str) -> Stat:
     """What changes when a file or the entries of a folder do."""
     found = os.stat(path)
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def stats_of(paths: Iterable[str]) -> Iterator[Stat]:
+    """Of many files, those of one folder behind each other: the way to a folder is gone once."""
+    at, folder = -1, None
+    try:
+        for path in paths:
+            head, slash, name = path.rpartition("/")
+            if head != folder:
+                if at >= 0:
+                    os.close(at)
+                    at = -1
+                at, folder = os.open(head + slash or ".", os.O_RDONLY | os.O_DIRECTORY), head
+            found = os.stat(name, dir_fd=at)
+            yield found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+    finally:
+        if at >= 0:
+            os.close(at)
 
 
 def settled(stat: Stat, clock: int) -> bool:
@@ -67,20 +87,57 @@ def load(file: Path, key: object) -> Any | None:
             head, content = opened.read(len(_head(key, b""))), opened.read()
         return marshal.loads(content) if head == _head(key, content) else None
     except (OSError, EOFError, ValueError, TypeError) as error:
-        if not isinstance(error, FileNotFoundError):
-            logger.info("%s cannot be used and is made anew: %s", file, error)
+        _told(file, error)
         return None
 
 
 def save(file: Path, key: object, content: Any) -> None:
     """In one step, so that a start beside this one, or one after a crash, finds the old record or the new one."""
-    packed = marshal.dumps(content)
+    _write(file, key, marshal.dumps(content))
+
+
+def write_record(file: Path, key: object, table: bytes, rest: bytes) -> None:
+    """A record of which only the table is taken into memory; what follows is read piece by piece."""
+    _write(file, key, _LENGTH.pack(len(table)) + table + rest)
+
+
+def open_record(file: Path, key: object) -> tuple[BinaryIO, int, Any] | None:
+    """The open file, where what follows the table begins, and the table; None as with `load`."""
     try:
-        write_whole(file, _head(key, packed) + packed)
+        opened = file.open("rb", buffering=0)
+        if os.fstat(opened.fileno()).st_uid != os.geteuid():
+            return None
+        head, digest = opened.read(len(_head(key, b""))), blake2b()
+        length = opened.read(_LENGTH.size)
+        table = opened.read(_LENGTH.unpack(length)[0])
+        for part in (length, table):
+            digest.update(part)
+        start = opened.tell()
+        buffer = memoryview(bytearray(1 << 20))
+        while count := opened.readinto(buffer):
+            digest.update(buffer[:count])
+        return (opened, start, marshal.loads(table)) if head == _made_by(key) + digest.digest() else None
+    except (OSError, EOFError, ValueError, TypeError, MemoryError, OverflowError, struct_error) as error:
+        _told(file, error)
+        return None
+
+
+def _write(file: Path, key: object, content: bytes) -> None:
+    try:
+        write_whole(file, _head(key, content) + content)
     except OSError as error:
         logger.info("%s could not be written, so the next start does this work again: %s", file, error.strerror)
 
 
+def _told(file: Path, error: Exception) -> None:
+    if not isinstance(error, FileNotFoundError):
+        logger.info("%s cannot be used and is made anew: %s", file, error)
+
+
 def _head(key: object, content: bytes) -> bytes:
+    return _made_by(key) + blake2b(content).digest()
+
+
+def _made_by(key: object) -> bytes:
     made_by = (_VERSION, getattr(simpletuner, "__version__", ""), sys.version_info[:2], key)
-    return blake2b(repr(made_by).encode(errors="surrogateescape"), digest_size=16).digest() + blake2b(content).digest()
+    return blake2b(repr(made_by).encode(errors="surrogateescape"), digest_size=16).digest()

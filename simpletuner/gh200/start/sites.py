@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from ..run import current
 from .captions import captions_once as recorded
 from .established import establish, established
+from .listing import Files, Listings
+from .listing import files_to_match as unmatched
 from .listing import walked as walk
+from .names import caches_to_match as to_match
 from .names import files_to_name as unnamed
+from .names import without_suffix
 from .scan import scan
+from .shared import lacks_no_entry
 from .shared import metadata_from as shared
 from .unseen import UnseenIndex, counted
+
+WRITTEN_AT_ONCE = 10_000
 
 
 def active() -> bool:
@@ -91,12 +99,44 @@ def embeds_checked(factory: Any, backend: dict[str, Any], made: dict[str, Any], 
 
 
 def metadata_from(backend: Any, content: bytes, read: Callable[[], Any]) -> Any:
-    return shared(backend, content) if active() else read()
+    run = current()
+    if run is None or not active():
+        return read()
+    known = {path: path for paths in backend.aspect_ratio_bucket_indices.values() for path in paths}
+    run.part(Listings).strings = known
+    return shared(backend, content, known, certified())
+
+
+def metadata_complete(backend: Any, paths: set[str]) -> bool:
+    return active() and lacks_no_entry(backend.image_metadata, paths)
+
+
+def names_without_suffix(files: Any) -> set[str] | None:
+    """None: upstream's own."""
+    return without_suffix(files) if active() else None
+
+
+def caches_to_match(cache: Any, files: Iterable[str], matched: list[str]) -> Iterable[str]:
+    return to_match(cache, files, matched) if active() else files
+
+
+def files_to_match(files: Any, extensions: Any, root: str, matching: list[str]) -> Any:
+    """Those of a folder's files that upstream must still compare with the extensions."""
+    return unmatched(files, extensions, root, matching) if isinstance(files, Files) else files
 
 
 def written_at_once(data: Any, file: Any) -> bool:
     """As `json.dump` writes it, by the encoder written in C; False: upstream's own."""
     if not active():
         return False
-    file.write(json.dumps(data))
+    if type(data) is not dict or not data:
+        file.write(json.dumps(data))
+        return True
+    # Not the text of a million names in one piece: the heap would keep its room.
+    before = "{"
+    items = iter(data.items())
+    while part := dict(islice(items, WRITTEN_AT_ONCE)):
+        file.write(before + json.dumps(part)[1:-1])
+        before = ", "
+    file.write("}")
     return True
