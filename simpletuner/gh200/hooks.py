@@ -165,7 +165,7 @@ def captions_once(backend: Any, images: Any, asked: dict[str, Any]) -> Any:
 
 
 def caption_of(backend: Any, image: Any, read: Callable[[], Any]) -> Any:
-    captions = getattr(backend, "_gh200_captions", None)
+    captions = None if StateHooks._gh200_run is None else getattr(backend, "_gh200_captions", None)
     return read() if captions is None else captions.caption(image, read)
 
 

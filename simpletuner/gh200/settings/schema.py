@@ -212,7 +212,7 @@ class Optimizations(ConfigBlock):
         None,
         description="How a run comes to its first batch: pictures are measured by worker processes and none is lost, captions "
         "are read once, the sampler's cost does not grow with the bucket. True also takes what the last start established "
-        "about a dataset's text embeddings as it stands where nothing has changed. False is upstream's own code. Absent: on, "
+        "about text embeddings and metadata as it stands where nothing has changed. False is upstream's own code. Absent: on, "
         "without the latter, when the config has a key of the fork's; the environment alone does not count.",
     )
 
