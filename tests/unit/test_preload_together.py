@@ -174,3 +174,21 @@ def test_preload_reads_a_large_cache_together_or_says_why_not(
     assert ("files are read one by one: ImportError: no numba" in caplog.text) is not works
     assert same(store.serve(str(tmp_path / "7.pt")), torch.full((64,), 7.0))
     store.close()
+
+
+def test_preload_leaves_an_entry_alone_that_is_being_held_as_it_was_written(tmp_path: Path) -> None:
+    """Between a file's writing and its holding a reader ahead may find it, and reads nothing back that is in hand."""
+    path = str(saved(tmp_path / "0.pt", torch.ones(64)))
+    store = CacheStore(unified())
+    preload = Preload(store, shown=False)
+
+    def held(arena: TensorArena) -> Read | None:
+        preload.watch(Folder(tmp_path), Plain(), "device")
+        preload.training_begins()
+        assert preload.done.wait(60)
+        return store.reader.read_back(path, torch.ones(64), arena)
+
+    store.hold_written(path, held, "device", store.changes)
+    preload.end()
+    assert preload.entries == 0 and store.counts["held_when_written"] == 1 and store.has(path)
+    store.close()

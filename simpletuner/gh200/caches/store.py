@@ -54,6 +54,7 @@ class CacheStore:
         self._untrimmed = 0
         self.changes = 0
         self._dropped_at: dict[str, int] = {}
+        self._coming: set[str] = set()
         self._all_dropped_at = 0
         self._process = os.getpid()
         self.counts: Counter[str] = Counter()
@@ -115,8 +116,8 @@ class CacheStore:
         return True
 
     def has(self, key: str) -> bool:
-        """Whether there is an entry, compared with its file or not."""
-        return key in self._entries
+        """Whether there is an entry, compared with its file or not, or one is about to be."""
+        return key in self._entries or key in self._coming
 
     def holds(self, key: str) -> bool:
         entry = self._entries.get(key)
@@ -210,15 +211,17 @@ class CacheStore:
             # Again: a reader may have taken the old content in while the new one was written.
             self.drop(key)
             seen = self.changes
-        if not alone:
-            return
+            if not alone:
+                return
+            self._coming.add(key)
         try:
             found = read(self.arena(consumer))
+            if found is not None and self.admit_ahead(key, found, consumer, seen):
+                self.count("held_when_written")
         except ArenaFull as reason:
             self.refused(reason)
-            return
-        if found is not None and self.admit_ahead(key, found, consumer, seen):
-            self.count("held_when_written")
+        finally:
+            self._coming.discard(key)
 
     def drop_prefix(self, prefix: str) -> None:
         with self._lock:
