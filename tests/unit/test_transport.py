@@ -75,8 +75,9 @@ def test_warm_cache_raw_config_is_what_the_file_said(blocks: dict[str, Any]) -> 
     assert type(raw["train_batch_size"]) is int and raw["webhook_config"] == {"url": "{env:HOOK}", "levels": [1, 2]}
 
 
-def test_warm_cache_raw_config_reaches_another_process() -> None:
-    words = flattened({**CONFIG, "cache_config": {"cache_dir": "x"}})
+@pytest.mark.parametrize("beside", [{}, {"should_stop": print}], ids=["a file", "a job of upstream's server"])
+def test_warm_cache_raw_config_reaches_another_process(beside: dict[str, Any]) -> None:
+    words = flattened({**CONFIG, "cache_config": {"cache_dir": "x"}, **beside})
     StateHooks.remember_as_given({})
     transport.incoming_arguments(words)
     raw = StateHooks.get_raw_config()

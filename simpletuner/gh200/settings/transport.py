@@ -37,7 +37,9 @@ def outgoing_config(mapping: Mapping[str, object]) -> Mapping[str, object]:
     StateHooks.remember_as_given(given)
     if not bundle:
         return mapping
-    return {**rest, f"--{BUNDLE}": _packed({**bundle, AS_GIVEN: given})}
+    # A job that upstream's server starts has functions beside what its config says.
+    said = {key: value for key, value in given.items() if not callable(value)}
+    return {**rest, f"--{BUNDLE}": _packed({**bundle, AS_GIVEN: said})}
 
 
 def loaded_config(path: Path) -> dict[str, object]:
