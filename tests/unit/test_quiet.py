@@ -95,7 +95,10 @@ def test_quiet_line_holds_for_wide_letters_and_a_terminal_of_no_width(tmp_path: 
 
 def test_quiet_stage_that_is_ended_takes_its_command_along(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    process = subprocess.Popen(stage(tmp_path / "a.log", "t", "--", "bash", "-c", f"echo $$ >{note}; exec sleep 600"))
+    process = subprocess.Popen(
+        stage(tmp_path / "a.log", "t", "--", "bash", "-c", f"echo $$ >{note}; exec sleep 600"),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests may themselves run under nohup
+    )
     while not (note.is_file() and note.read_text().strip()):
         time.sleep(0.02)
     process.terminate()
@@ -230,7 +233,10 @@ def test_quiet_quick_start_keeps_loss_and_rate_in_sight(columns: int, tmp_path: 
 
 def test_quiet_stage_whose_terminal_is_closed_ends_its_command(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    process = subprocess.Popen(stage(tmp_path / "a.log", "t", "--", "bash", "-c", f"echo $$ >{note}; exec sleep 600"))
+    process = subprocess.Popen(
+        stage(tmp_path / "a.log", "t", "--", "bash", "-c", f"echo $$ >{note}; exec sleep 600"),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests may themselves run under nohup
+    )
     while not (note.is_file() and note.read_text().strip()):
         time.sleep(0.02)
     process.send_signal(signal.SIGHUP)
