@@ -67,7 +67,8 @@ assert uvm.prefetch_to_device(plain) == "off"
 print(uvm.current().report()["hints"])
 """
     )
-    assert said.strip() == "{'prefer_gpu': {'not_managed': 1}, 'prefetch': {'not_managed': 2, 'off': 1}}"
+    # Above it torch may say that its own runtime finds no more than a driver here.
+    assert said.splitlines()[-1] == "{'prefer_gpu': {'not_managed': 1}, 'prefetch': {'not_managed': 2, 'off': 1}}"
 
 
 def test_uvm_system_memory_where_the_gpu_uses_the_host_page_tables(machine: Machine) -> None:
