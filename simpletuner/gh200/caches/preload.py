@@ -216,8 +216,8 @@ class Preload:
                 self._take(*read, consumer, seen, tally)
 
     def _may_go_on(self) -> bool:
-        while not self._stopping.is_set() and not self._nobody_waits.wait(LOOK_EVERY):
-            pass
+        while not self._stopping.is_set() and not self._nobody_waits.is_set():
+            self._nobody_waits.wait(LOOK_EVERY)
         return not self._stopping.is_set()
 
     def _take(self, path: str, found: Read | Exception, consumer: Consumer, seen: int, tally: Tally) -> None:
