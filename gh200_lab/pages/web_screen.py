@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 from ..place import ROOT
 from ..web_server import WebServer
+from .photograph import browser_for, digest_of, is_marked, keep
 
 PICTURE = "web_ui.png"
 CONFIG = ROOT / "config" / "quickstart.json"
@@ -27,35 +25,23 @@ _HEIGHT = "Math.ceil(document.querySelector('[data-gh200-tab]').getBoundingClien
 
 
 def digest() -> str:
-    """Of what makes the tab look as it does."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(TEMPLATES.iterdir()))).hexdigest()
+    return digest_of(sorted(TEMPLATES.iterdir()))
 
 
 def is_current(picture: Path) -> bool:
-    from PIL import Image
-
-    if not picture.is_file():
-        return False
-    with Image.open(picture) as image:
-        return bool(image.info.get(MARK) == digest())
+    return is_marked(picture, MARK, digest())
 
 
 def photograph(target: Path) -> int:
-    browser = shutil.which("chromium")
-    if browser is None or not OUTPUT.is_dir():
-        what = "chromium is not installed" if browser is None else f"{OUTPUT.relative_to(ROOT)} is missing"
-        fix = "apt-get install chromium" if browser is None else "scripts/quickstart.sh"
-        print(f"error: {what}\n  fix: {fix}", file=sys.stderr)
+    browser = browser_for(OUTPUT)
+    if browser is None:
         return 2
     config = json.loads(CONFIG.read_text(encoding="utf-8")) | {"output_dir": str(OUTPUT)}
     with tempfile.TemporaryDirectory() as folder:
-        server = WebServer(Path(folder) / "web", FORK, config)
-        try:
-            server.wait()
-            _take(browser, server.port, Path(folder) / "shot.png")
-        finally:
-            server.stop()
-        _keep(Path(folder) / "shot.png", target)
+        shot = Path(folder) / "shot.png"
+        with WebServer(Path(folder) / "web", FORK, config) as server:
+            _take(browser, server.port, shot)
+        keep(shot, target, MARK, digest())
     return 0
 
 
@@ -74,13 +60,3 @@ def _take(browser: str, port: int, shot: Path) -> None:
         page.set_viewport_size({"width": WIDTH, "height": page.evaluate(_HEIGHT)})
         page.screenshot(path=str(shot))
         chromium.close()
-
-
-def _keep(shot: Path, target: Path) -> None:
-    from PIL import Image
-    from PIL.PngImagePlugin import PngInfo
-
-    mark = PngInfo()
-    mark.add_text(MARK, digest())
-    with Image.open(shot) as image:
-        image.convert("RGB").quantize(128).save(target, pnginfo=mark, optimize=True)

@@ -14,12 +14,8 @@ from tests.fork.web_lab import Server
 @pytest.fixture(scope="session")
 def web_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Upstream's server in the fork; started once, for most of a minute."""
-    server = Server(tmp_path_factory.mktemp("web"))
-    try:
-        server.wait()
+    with Server(tmp_path_factory.mktemp("web")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 # Not for the session: while it is open, no other test can run a loop of asyncio's.

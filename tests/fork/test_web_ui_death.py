@@ -51,12 +51,8 @@ class Mortal(Server):
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
-    server = Mortal(tmp_path_factory.mktemp("mortal"))
-    try:
-        server.wait()
+    with Mortal(tmp_path_factory.mktemp("mortal")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def save_and_kill(server: Mortal, form: dict[str, str], delay: float | None) -> bool:

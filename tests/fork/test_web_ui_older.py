@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +48,6 @@ def release() -> Upstream:
         pytest.skip(f"release {RELEASE} cannot be had: {reason.what}")
 
 
-@contextmanager
-def serving(folder: Path, tree: Path) -> Iterator[Server]:
-    server = Server(folder, tree, _PROGRAM)
-    try:
-        server.wait()
-        yield server
-    finally:
-        server.stop()
-
-
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The server of a fork made from that release; beside the one all other tests use, which is not touched."""
@@ -66,7 +55,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assessment = assess_into(project, upstream, {})
     assessment.require(accept_drift=False)
     flow.make(project, upstream, assessment, folder / "fork")
-    with serving(folder / "web", folder / "fork") as server:
+    with Server(folder / "web", folder / "fork", _PROGRAM) as server:
         yield server
 
 
@@ -113,6 +102,6 @@ def test_web_ui_of_an_older_release_keeps_blocks_sent_in_part_and_shows_them(old
 
 def test_web_ui_of_an_older_release_drops_them_without_our_edits(older: Server, tmp_path: Path) -> None:
     """The release as it is, asked the same: were our edits out, the tests above would see this."""
-    with serving(tmp_path / "web", release().root) as pristine:
+    with Server(tmp_path / "web", release().root, _PROGRAM) as pristine:
         after = saved(pristine, "keeps", NESTED)
     assert not set(after) & {"cache_config", "gh200_optimizations"}
