@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,8 +83,7 @@ class Outside:
     blanks: tuple[tuple[int, int], ...]
 
     def same(self, found: bytearray) -> bool:
-        for first, last in self.blanks:
-            found[first:last] = bytes(last - first)
+        _blank(found, self.blanks)
         return found == self.text
 
 
@@ -237,8 +236,7 @@ def _outside(source: Source, records: dict[str, Record], leaves: list[Leaf]) -> 
         text += piece
         sizes.append(len(piece))
         at = start + span
-    for first, last in blanks:
-        text[first:last] = bytes(last - first)
+    _blank(text, blanks)
     return Outside(bytes(text), tuple(sizes), tuple(blanks))
 
 
@@ -252,3 +250,8 @@ def _blanks(records: dict[str, Record]) -> Iterator[tuple[int, int]]:
             yield record.end + 4, record.end + 8
         if part == _IDENTITY:
             yield record.start, record.end
+
+
+def _blank(text: bytearray, places: Iterable[tuple[int, int]]) -> None:
+    for first, last in places:
+        text[first:last] = bytes(last - first)

@@ -29,9 +29,8 @@ class ManagedBudget:
 
     def look(self) -> Limit:
         """What machine and control group have free now; every block lowers it until somebody looks again."""
-        handed = int(
-            self._cells[HANDED]
-        )  # before the look: what is handed out meanwhile counts twice, never not at all
+        # Before the look: what is handed out meanwhile counts twice, never not at all.
+        handed = int(self._cells[HANDED])
         self.tightest = memory_limits()[0]
         self._cells[CEILING] = handed + self.tightest.bytes
         return self.tightest

@@ -32,8 +32,7 @@ _LENGTH = Struct("<Q")
 
 def stat_of(path: str) -> Stat:
     """What changes when a file or the entries of a folder do."""
-    found = os.stat(path)
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+    return _facts(os.stat(path))
 
 
 def stats_of(paths: Iterable[str]) -> Iterator[Stat]:
@@ -47,11 +46,14 @@ def stats_of(paths: Iterable[str]) -> Iterator[Stat]:
                     os.close(at)
                     at = -1
                 at, folder = os.open(head + slash or ".", os.O_RDONLY | os.O_DIRECTORY), head
-            found = os.stat(name, dir_fd=at)
-            yield found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+            yield _facts(os.stat(name, dir_fd=at))
     finally:
         if at >= 0:
             os.close(at)
+
+
+def _facts(found: os.stat_result) -> Stat:
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def settled(stat: Stat, clock: int) -> bool:
