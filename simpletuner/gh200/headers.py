@@ -1,7 +1,7 @@
 """A picture's size from its header: JPEG, PNG and WebP are read here, whatever is unusual about a file by PIL.
 
-`header(path)` answers as PIL's `open`, `size` and `getexif` would, the size turned as the EXIF orientation says. Started as a
-script it answers batches of paths on its standard input; so it imports nothing but the standard library, and PIL when needed.
+`header(path)` answers as PIL's `open`, `size` and `getexif` would, the size turned as the EXIF orientation says. Run as a
+program it answers batches of paths on its standard input; so it imports nothing but the standard library, and PIL when needed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def header(path: str) -> Header:
             return Header(None, None, "is not a regular file")
         if not status.st_size:
             return Header(None, None, "is empty (0 bytes)")
-        return _plain(_file_reader(handle, status.st_size), status.st_size)
+        start = os.pread(handle, FIRST_READ, 0)
+        return _plain(start, _file_reader(handle, start, status.st_size), status.st_size)
     except (_Doubt, struct.error, IndexError):
         return _by_pil(path)
     except OSError as error:
@@ -75,7 +76,8 @@ def header_of_bytes(data: bytes | memoryview) -> Header:
     """The same for a file that is in memory already."""
     view = memoryview(data)
     try:
-        return _plain(lambda offset, count: _whole(bytes(view[offset : offset + count]), count), len(view))
+        start = bytes(view[:FIRST_READ])
+        return _plain(start, lambda offset, count: _whole(bytes(view[offset : offset + count]), count), len(view))
     except (_Doubt, struct.error, IndexError):
         return _by_pil(io.BytesIO(view))
 
@@ -95,8 +97,8 @@ def _whole(data: bytes, count: int) -> bytes:
     return data
 
 
-def _file_reader(handle: int, size: int) -> Reader:
-    start, window = 0, os.pread(handle, FIRST_READ, 0)
+def _file_reader(handle: int, window: bytes, size: int) -> Reader:
+    start = 0
 
     def read(offset: int, count: int) -> bytes:
         nonlocal start, window
@@ -109,14 +111,16 @@ def _file_reader(handle: int, size: int) -> Reader:
     return read
 
 
-def _plain(read: Reader, length: int) -> Header:
-    window, deep = read(0, min(length, FIRST_READ)), False
-    magic = _whole(window[:12], 12)
-    if magic.startswith(b"\xff\xd8\xff"):
-        size, kind = _jpeg(read, window), "JPEG"
-    elif magic.startswith(b"\x89PNG\r\n\x1a\n"):
+def _plain(start: bytes, read: Reader, length: int) -> Header:
+    """`start`: the first bytes of the file, where as a rule everything is found."""
+    deep = False
+    if len(_whole(start, min(length, FIRST_READ))) < 12:
+        raise _Doubt("ends too early")
+    if start.startswith(b"\xff\xd8\xff"):
+        size, kind = _jpeg(read, start), "JPEG"
+    elif start.startswith(b"\x89PNG\r\n\x1a\n"):
         (size, deep), kind = _png(read), "PNG"
-    elif magic.startswith(b"RIFF") and magic[8:] == b"WEBP":
+    elif start.startswith(b"RIFF") and start.startswith(b"WEBP", 8):
         size, kind = _webp(read, length), "WEBP"
     else:
         raise _Doubt("another format")
@@ -128,7 +132,7 @@ def _plain(read: Reader, length: int) -> Header:
 def _jpeg(read: Reader, window: bytes) -> Size:
     """PIL reads every segment up to the first scan, so one that stands in the way there must do so here.
 
-    The window is the start of the file, where all of this is found as a rule, at a fraction of the cost of a read.
+    Within the window, the start of the file, it costs a fraction of a read.
     """
     offset, size, exif, end = 2, None, None, len(window)
     while True:
@@ -302,15 +306,26 @@ def _by_pil(source: str | io.BytesIO) -> Header:
     return Header((size[1], size[0]) if turned else size, kind, None, deep)
 
 
+def send(stream: BinaryIO, value: Any) -> None:
+    """In one piece with its length before it: `marshal.load` would ask the stream for a few bytes at a time."""
+    data = marshal.dumps(value)
+    stream.write(len(data).to_bytes(8) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """EOFError where the other side has gone."""
+    return marshal.loads(stream.read(int.from_bytes(stream.read(8))))
+
+
 def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     """Lists of paths in, lists of headers out, until the other side closes."""
     while True:
         try:
-            paths = marshal.load(questions)
+            paths = receive(questions)
         except EOFError:
             return
-        marshal.dump([tuple(header(path)) for path in paths], answers)
-        answers.flush()
+        send(answers, [tuple(header(path)) for path in paths])
 
 
 if __name__ == "__main__":

@@ -88,30 +88,39 @@ class SizePlans:
         self._use_plans = not draws_aspects and not _told_of_each_file()
 
     def outcomes(self, paths: Sequence[str], found: Sequence[Header]) -> list[Outcome]:
+        """In the order of the paths. Sizes arrive as tuples, and upstream's metadata has tuples."""
+        alone = self._known.intersection(paths)
+        if self._boxes is not None:
+            alone |= self._boxes.beside(paths)
+        made = []
         with _sizes_given(self._backend) as sizes:
-            return [self._outcome(path, header, sizes) for path, header in zip(paths, found, strict=True)]
+            for path, header in zip(paths, found, strict=True):
+                size = header.size
+                if size is None:
+                    made.append(self._unreadable(path, header.problem))
+                elif path in alone:
+                    made.append(self._by_upstream(path, size, sizes))
+                elif (plan := self._plans.get(size)) is not None:
+                    made.append(plan.outcome(path))
+                elif (first := self._first.get(size)) is not None:
+                    made.append(self._second(path, size, first))
+                else:
+                    made.append(self._by_upstream(path, size, sizes))
+        return made
 
-    def _outcome(self, path: str, header: Header, sizes: dict[str, Any]) -> Outcome:
-        size = header.size
-        if size is None:
-            if header.problem == DIED:
-                return Outcome(path, None, None, Reason(None, DIED))
-            return process(self._backend, path, self._known, header.problem)
-        # Sizes arrive as tuples, and upstream's metadata has tuples.
-        if path not in self._known and (self._boxes is None or not self._boxes.beside(path)):
-            plan = self._plans.get(size)
-            if plan is not None:
-                return plan.outcome(path)
-            first = self._first.get(size)
-            if first is not None and (outcome := self._second(path, size, first)) is not None:
-                return outcome
+    def _unreadable(self, path: str, problem: str | None) -> Outcome:
+        if problem == DIED:
+            return Outcome(path, None, None, Reason(None, DIED))
+        return process(self._backend, path, self._known, problem)
+
+    def _by_upstream(self, path: str, size: tuple[int, int], sizes: dict[str, Any]) -> Outcome:
         sizes[path] = {"original_size": size}
         outcome = process(self._backend, path, self._known)
         if self._use_plans and outcome.metadata is not None and "bbox_entities" not in outcome.metadata:
             self._first.setdefault(size, outcome)
         return outcome
 
-    def _second(self, path: str, size: tuple[int, int], first: Outcome) -> Outcome | None:
+    def _second(self, path: str, size: tuple[int, int], first: Outcome) -> Outcome:
         """The second file of a size shows how its crop comes about; it must be what the first one got."""
         sample = TrainingSample(
             image=None,
@@ -175,12 +184,17 @@ class _SideFiles:
         self._suffix = suffix
         self._names: dict[str, frozenset[str]] = {}
 
-    def beside(self, path: str) -> bool:
-        folder, _, name = path.rpartition("/")
-        names = self._names.get(folder)
-        if names is None:
-            names = self._names[folder] = self._list(folder)
-        return bool(names) and os.path.splitext(name)[0] in names
+    def beside(self, paths: Sequence[str]) -> set[str]:
+        """Those of the paths that have one."""
+        folders = {path.rpartition("/")[0] for path in paths}
+        for folder in folders - self._names.keys():
+            self._names[folder] = self._list(folder)
+        if not any(self._names[folder] for folder in folders):
+            return set()
+        return {path for path in paths if self._has(*path.rpartition("/")[::2])}
+
+    def _has(self, folder: str, name: str) -> bool:
+        return os.path.splitext(name)[0] in self._names[folder]
 
     def _list(self, folder: str) -> frozenset[str]:
         try:

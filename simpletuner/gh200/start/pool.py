@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +24,8 @@ BATCH = 512
 TOO_FEW = 64
 DIED = "ended the process that read it"
 MOST_DEATHS = 20
+# Each worker would compile the reader's source anew; they get it as this process has it.
+PROGRAM = "import marshal, sys; exec(marshal.loads(sys.stdin.buffer.read(%d)))"
 
 
 class HeaderPool:
@@ -60,12 +63,16 @@ class HeaderPool:
             yield waiting.popleft().result()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        code = _code()
         worker = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-W", "ignore", headers.__file__, *_places_of_pil()],
+            [sys.executable, "-I", "-S", "-W", "ignore", "-c", PROGRAM % len(code), *_places_of_pil()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         self._started.append(worker)
+        assert worker.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            worker.stdin.write(code)
         return worker
 
     def _start_another(self) -> subprocess.Popen[bytes]:
@@ -103,9 +110,8 @@ def read_headers(paths: Sequence[str], workers: int) -> Iterator[list[Header]]:
 def _ask(worker: subprocess.Popen[bytes], paths: Sequence[str]) -> list[Header] | None:
     assert worker.stdin is not None and worker.stdout is not None
     try:
-        marshal.dump(list(paths), worker.stdin)
-        worker.stdin.flush()
-        return [Header(*answer) for answer in marshal.load(worker.stdout)]
+        headers.send(worker.stdin, list(paths))
+        return [Header(*answer) for answer in headers.receive(worker.stdout)]
     except (EOFError, OSError, ValueError, TypeError):
         worker.kill()
         worker.wait()
@@ -120,6 +126,13 @@ def _close(worker: subprocess.Popen[bytes]) -> None:
     worker.wait()
 
 
+@cache
+def _code() -> bytes:
+    """The reader of headers as a program."""
+    return marshal.dumps(headers.__spec__.loader.get_code(headers.__name__))
+
+
+@cache
 def _places_of_pil() -> list[str]:
     """Where this interpreter has PIL and the formats that upstream adds to it; the workers look nowhere else."""
     found = [importlib.util.find_spec(name) for name in ("PIL", "pillow_jxl")]

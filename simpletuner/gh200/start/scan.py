@@ -109,7 +109,8 @@ class _Scan:
                 yield [_staged_header(staged, path) for path in files[start : start + BATCH]]
             return
         # What upstream hands to other readers is not opened here.
-        if any(_is_video(path) for path in files):
+        suffixes = {path.rpartition(".")[2] for path in files}
+        if any(suffix.lower() in video_file_extensions for suffix in suffixes):
             pictures = iter(read_headers([path for path in files if not _is_video(path)], self._workers()))
             yield from _with_gaps(files, pictures)
             return
