@@ -18,7 +18,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 FIRST_READ = 8192
 # PIL warns above this many pixels and refuses twice as many: both are its own to say.
@@ -306,19 +306,19 @@ def _by_pil(source: str | io.BytesIO) -> Header:
     return Header((size[1], size[0]) if turned else size, kind, None, deep)
 
 
-def send(stream: BinaryIO, value: Any) -> None:
+def send(stream: IO[bytes], value: Any) -> None:
     """In one piece with its length before it: `marshal.load` would ask the stream for a few bytes at a time."""
     data = marshal.dumps(value)
     stream.write(len(data).to_bytes(8) + data)
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> Any:
+def receive(stream: IO[bytes]) -> Any:
     """EOFError where the other side has gone."""
     return marshal.loads(stream.read(int.from_bytes(stream.read(8))))
 
 
-def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
     """Lists of paths in, lists of headers out, until the other side closes."""
     while True:
         try:

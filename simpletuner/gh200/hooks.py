@@ -257,6 +257,14 @@ def metadata_from(backend: Any, content: Any, read: Callable[[], Any]) -> Any:
     return shared(backend, content, read)
 
 
+def with_boxes(backend: Any) -> Any | None:
+    if StateHooks._gh200_run is None:
+        return backend
+    from .start.sites import with_boxes as boxed
+
+    return boxed(backend)
+
+
 def metadata_complete(backend: Any, paths: set[str]) -> bool:
     if StateHooks._gh200_run is None:
         return False

@@ -1,43 +1,63 @@
-"""The metadata of all pictures, read one by one: each entry stays text in a file of ours until somebody asks for it.
+"""The metadata of all pictures, parsed one by one: each entry stays text until somebody asks for it.
 
-Upstream's JSON is the truth. The file belongs to that JSON's very bytes, so it is never older than they are.
+Entries repeat each other: of a million, a few thousand members differ. A member is text that was seen to be whole JSON, and an
+entry is the numbers of its members, so nothing of upstream's file is parsed twice, and little of it is kept.
 """
 
 from __future__ import annotations
 
 import json
-import marshal
-import os
 import threading
 from array import array
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from hashlib import sha256
-from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
-from ..errors import GH200Error
-from .record import open_record, record_beside, write_record
+from .text import pieces
 
 _ABSENT = object()
+# As `json.dumps` writes a dict of dicts.
+_BEGIN, _END = b'{"', b"}}"
+_ENTRY, _OPEN, _MEMBER = '}, "', '": {"', ', "'
+
+
+class NotPlain(Exception):
+    """Not as `json.dumps` writes a dict of flat dicts."""
+
+
+class _Members(dict[str, int]):
+    """Numbers of members by their text, which begins after a quote. What is in here is whole JSON between braces, so several of
+    them with commas between are, too."""
+
+    def __missing__(self, text: str) -> int:
+        try:
+            json.loads(_as_entry([text]))
+        except ValueError:
+            raise NotPlain from None
+        number = self[text] = len(self)
+        return number
 
 
 class Texts:
-    """Entries in a record; the open file keeps them, whatever becomes of its name."""
+    """Entries as numbers of members."""
 
-    def __init__(self, file: BinaryIO, start: int, ends: array[int]) -> None:
-        self._file, self._start, self._ends = file, start, ends
+    def __init__(self) -> None:
+        self._members = _Members()
+        self._rows, self._ends = array("I"), array("Q")
+        self._by_number: list[str] = []
+
+    def add(self, body: str) -> int:
+        self._rows.extend(map(self._members.__getitem__, body.split(_MEMBER)))
+        self._ends.append(len(self._rows))
+        return len(self._ends) - 1
+
+    def mention(self, member: str) -> bool:
+        return any(member in text for text in self._members)
 
     def entry(self, number: int) -> Any:
         begin = self._ends[number - 1] if number else 0
-        count = self._ends[number] - begin
-        try:
-            return json.loads(os.pread(self._file.fileno(), count, self._start + begin))
-        except (OSError, ValueError) as error:
-            raise GH200Error(
-                f"The metadata of a picture cannot be read from {self._file.name}.",
-                why=f"the file was overwritten, or its disk has gone, while this run used it ({error})",
-                fix="delete that file and start again: SimpleTuner's own metadata file has all of it",
-            ) from error
+        if len(self._by_number) < len(self._members):
+            self._by_number = list(self._members)
+        return json.loads(_as_entry([self._by_number[row] for row in self._rows[begin : self._ends[number]]]))
 
 
 class Columns(dict[str, Any]):
@@ -137,43 +157,51 @@ class Columns(dict[str, Any]):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return dict, (self.copy(),)
 
+    def has_none(self, member: str) -> bool:
+        """Whether no entry has this member."""
+        if self._texts is not None and self._texts.mention(member):
+            return False
+        return all(type(entry) is int or member not in entry for entry in super().values())
+
     def lacks_no_entry_of(self, paths: set[str]) -> bool:
         return paths <= self.keys() and None not in super().values()
 
 
-def columns_of(backend: Any, content: bytes, known: Mapping[str, str]) -> Columns | None:
-    """The record made from these very bytes, if there is one."""
-    opened = open_record(_file(backend), _key(content))
-    if opened is None:
+def columns_of(content: bytes, known: Mapping[str, str]) -> Columns | None:
+    """What `json.loads` would give of this file; None where only it can tell. `known`: paths that somebody has already."""
+    if type(content) is not bytes or not content.startswith(_BEGIN) or not content.endswith(_END):
         return None
-    file, start, (paths, numbers, ends) = opened
-    ends = array("Q", ends)
-    texts = Texts(file, start, ends)
-    # One int for all entries of one text.
-    shared = list(range(len(ends)))
-    rows = map(shared.__getitem__, array("I", numbers))
-    return Columns(zip(map(known.get, paths, paths), rows, strict=True), texts)
+    texts = Texts()
+    try:
+        return Columns(_entries(content, known, texts), texts)
+    except (NotPlain, ValueError):
+        return None
 
 
-def keep_columns(backend: Any, content: bytes, metadata: dict[str, Any]) -> None:
-    """For the next start, which then parses none of it."""
-    if not metadata or not all(type(entry) is dict for entry in metadata.values()):
-        return
-    known: dict[str, int] = {}
-    numbers = array("I", [known.setdefault(json.dumps(entry), len(known)) for entry in metadata.values()])
-    texts = [text.encode("ascii") for text in known]
-    ends = array("Q")
-    end = 0
-    for text in texts:
-        end += len(text)
-        ends.append(end)
-    table = marshal.dumps((list(metadata), numbers.tobytes(), ends.tobytes()))
-    write_record(_file(backend), _key(content), table, b"".join(texts))
+def _entries(content: bytes, known: Mapping[str, str], texts: Texts) -> Iterator[tuple[str, int]]:
+    added: dict[str, int] = {}
+    for piece in pieces(content, _ENTRY.encode(), len(_BEGIN), len(content) - len(_END)):
+        paths, numbers = [], []
+        for entry in piece.decode("ascii").split(_ENTRY):
+            path, opened, body = entry.partition(_OPEN)
+            number = added.get(body)
+            if number is None:
+                if not opened:
+                    raise NotPlain
+                number = added[body] = texts.add(body)
+            paths.append(path)
+            numbers.append(number)
+        paths = _decoded(paths)
+        yield from zip(map(known.get, paths, paths), numbers, strict=True)
 
 
-def _file(backend: Any) -> Path:
-    return record_beside(Path(backend.metadata_file), "columns")
+def _decoded(paths: list[str]) -> list[str]:
+    """JSON's strings without their quotes."""
+    together = "".join(paths)
+    if '"' in together or not together.isprintable():
+        raise NotPlain
+    return [json.loads(f'"{path}"') if "\\" in path else path for path in paths] if "\\" in together else paths
 
 
-def _key(content: bytes) -> object:
-    return sha256(content).hexdigest()
+def _as_entry(members: list[str]) -> str:
+    return '{"' + _MEMBER.join(members) + "}"

@@ -8,13 +8,14 @@ files that lie there still; deleting it costs time only.
 from __future__ import annotations
 
 import os
-from hashlib import blake2b
+from hashlib import sha256
+from itertools import chain
 from typing import Any
 
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from .captions import caption_file
-from .record import PACKED_STAT, clock_of, digest_of, load, record_beside, save, settled, stats_of
+from .record import all_settled, clock_of, digest_of, load, record_beside, save, stats_of
 
 # Read from a dataset's entry or the arguments by upstream's loop over the captions.
 _ASKED = (
@@ -94,18 +95,14 @@ def _seen(backend: dict[str, Any], made: dict[str, Any], clock: int | None) -> l
     if not images or not listed:
         return None
     paths = [str(path) for path in images]
-    files = [str(made["metadata_backend"].metadata_file)]
-    if _strategy(backend, made) == "textfile":
-        files += map(caption_file, paths)
-    packed = bytearray()
+    captions = map(caption_file, paths) if _strategy(backend, made) == "textfile" else ()
     try:
-        for stat in stats_of(files):
-            if clock is not None and not settled(stat, clock):
-                return None
-            packed += PACKED_STAT.pack(*stat)
+        stats = stats_of(chain([str(made["metadata_backend"].metadata_file)], captions))
     except OSError:
         return None
-    return [digest_of(paths), digest_of(listed), blake2b(packed).digest()]
+    if clock is not None and not all_settled(stats, clock):
+        return None
+    return [digest_of(paths), digest_of(listed), sha256(stats).digest()]
 
 
 def _strategy(backend: dict[str, Any], made: dict[str, Any]) -> Any:

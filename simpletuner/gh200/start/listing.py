@@ -14,11 +14,14 @@ from simpletuner.helpers.training.state_tracker import StateTracker
 
 from ..run import current
 from .record import Stat, clock_of, load, save, settled, stat_of
+from .text import packed, unpacked
 
 FOLDER = "gh200_start"
+# A record is written anew when a hundredth of it has changed.
+LEAST_CHANGE = 100
 
-Entries = tuple[list[str], list[str]]
-Matches = dict[tuple[str, tuple[str, ...] | None], list[str]]
+Extensions = tuple[str, ...] | None
+Kept = tuple[Stat, list[str], bytes, dict[Extensions, bytes]]
 
 
 @dataclass
@@ -27,7 +30,7 @@ class Listed:
 
     stat: Stat
     dirs: list[str]
-    matches: Matches = field(default_factory=dict)
+    paths: dict[tuple[str, Extensions], list[str]] = field(default_factory=dict)
 
 
 class Listings(dict[str, Listed]):
@@ -38,29 +41,49 @@ class Listings(dict[str, Listed]):
         self.strings: dict[str, str] = {}
 
 
-class Files(list[str]):
-    """A folder's files; empty, and `again`, where the run has listed it before and is likely to ask for the same."""
+@dataclass
+class Files:
+    """What upstream gets in the place of a folder's files: their names, and those of them that are known to match.
 
-    def __init__(self, folder: str, names: Iterable[str] | None, matches: Matches, strings: dict[str, str]) -> None:
-        super().__init__(names or ())
-        self.folder, self.again, self.matches, self.strings = folder, names is None, matches, strings
+    Without names the run has listed the folder before, and is likely to ask for the same."""
+
+    folder: str
+    names: bytes | None
+    matches: dict[Extensions, bytes]
+    paths: dict[tuple[str, Extensions], list[str]]
+    strings: dict[str, str]
+    changed: bool = False
+
+    def matching(self, extensions: Extensions) -> bytes:
+        found = self.matches.get(extensions)
+        if found is None:
+            names = packed(_look_into(self.folder)[1]) if self.names is None else self.names
+            found = names
+            if extensions:
+                found = packed(n for part in unpacked(names) for n in part if n.lower().endswith(extensions))
+            # One object is written once.
+            self.matches[extensions] = names if found == names else found
+            self.changed = True
+        return found
 
 
-def files_to_match(files: Files, extensions: tuple[str, ...] | None, root: str, matching: list[str]) -> Iterable[str]:
+def files_to_match(files: Files, extensions: Extensions, root: str, matching: list[str]) -> Iterable[str]:
     """None is left for upstream: those of these extensions are in `matching`, as it would have put them there."""
-    found = files.matches.get((root, extensions))
+    # Upstream keeps them in a set, so their order is another in every process.
+    extensions = tuple(sorted(extensions)) if extensions else None
+    found = files.paths.get((root, extensions))
     if found is None:
-        names = _look_into(files.folder)[1] if files.again else files
         start = os.path.join(root, "")
-        found = [start + name for name in names if not extensions or name.lower().endswith(extensions)]
-        if files.strings:
-            found = list(map(files.strings.get, found, found))
-        files.matches[root, extensions] = found
+        found = []
+        for part in unpacked(files.matching(extensions)):
+            paths = [start + name for name in part]
+            found += map(files.strings.get, paths, paths) if files.strings else paths
+        files.paths[root, extensions] = found
     matching += found
     return ()
 
 
-def walked(backend: Any, top: Any) -> Iterator[tuple[str, list[str], list[str]]] | None:
+def walked(backend: Any, top: Any) -> Iterator[tuple[str, list[str], Files]] | None:
     """As `os.walk` with links followed; None: not ours."""
     output, run = getattr(StateTracker.get_args(), "output_dir", None), current()
     if not output or run is None or not isinstance(top, str | os.PathLike):
@@ -75,15 +98,16 @@ class _Walk:
         self._top, self._key, self._listings = top, os.path.abspath(top), listings
         name = blake2b(self._key.encode(errors="surrogateescape"), digest_size=12).hexdigest()
         self._file = kept / f"listing-{name}-{os.geteuid()}.gh200"
-        self._now: dict[str, tuple[Stat, list[str], list[str]]] = {}
+        self._now: dict[str, Kept] = {}
         self._again: dict[str, Stat] = {}
-        self._changed = False
+        # Bytes of names that the record lacks.
+        self._new = 0
 
     @cached_property
-    def _known(self) -> dict[str, tuple[Stat, list[str], list[str]]]:
+    def _known(self) -> dict[str, Kept]:
         return load(self._file, self._key) or {}
 
-    def folders(self, saves: bool) -> Iterator[tuple[str, list[str], list[str]]]:
+    def folders(self, saves: bool) -> Iterator[tuple[str, list[str], Files]]:
         clock = self._clock()
         pending = [self._top]
         while pending:
@@ -93,6 +117,8 @@ class _Walk:
                 continue
             dirs, files = found
             yield folder, dirs, files
+            if files.changed and folder in self._now:
+                self._new += len(self._now[folder][2])
             # Upstream has taken out of `dirs` what it does not want to see.
             pending += [os.path.join(folder, name) for name in reversed(dirs)]
         self._listings.strings = {}
@@ -100,12 +126,13 @@ class _Walk:
             self._save()
 
     def _save(self) -> None:
-        """Not where the run has listed all of it before."""
-        gone = "_known" in vars(self) and len(self._now) + len(self._again) != len(self._known)
-        if self._changed or gone:
-            again = {folder: self._known[folder] for folder in self._again.keys() & self._known.keys()}
-            again = {folder: known for folder, known in again.items() if known[0] == self._again[folder]}
-            save(self._file, self._key, self._now | again)
+        """Not where next to nothing has changed: upstream writes a few files of its own beside the pictures at each start."""
+        known = self._known if self._new or "_known" in vars(self) else {}
+        again = {folder: known[folder] for folder in self._again.keys() & known.keys()}
+        now = self._now | {folder: kept for folder, kept in again.items() if kept[0] == self._again[folder]}
+        gone = sum(len(known[folder][2]) for folder in known.keys() - now.keys())
+        if (self._new + gone) * LEAST_CHANGE > sum(len(kept[2]) for kept in now.values()):
+            save(self._file, self._key, now)
 
     def _clock(self) -> int:
         try:
@@ -114,30 +141,28 @@ class _Walk:
             return 0
         return clock_of(self._file.parent) or 0
 
-    def _entries(self, folder: str, clock: int) -> Entries | None:
+    def _entries(self, folder: str, clock: int) -> tuple[list[str], Files] | None:
+        strings = self._listings.strings
         try:
             stat = stat_of(folder)
             listed = self._listings.get(folder)
             if listed is not None and listed.stat == stat:
                 self._again[folder] = stat
-                return list(listed.dirs), Files(folder, None, listed.matches, {})
+                return list(listed.dirs), Files(folder, None, {}, listed.paths, strings)
             known = self._known.get(folder)
-            if known is not None and known[0] == stat:
-                return self._kept(folder, known)
-            dirs, files, links = _look_into(folder)
+            if known is None or known[0] != stat:
+                dirs, names, links = _look_into(folder)
+                # What a link leads to may become something else without a trace in this folder.
+                if links or not settled(stat, clock):
+                    self._listings.pop(folder, None)
+                    return dirs, Files(folder, packed(names), {}, {}, strings)
+                known = stat, list(dirs), packed(names), {}
+                self._new += len(known[2])
         except OSError:
             return None
-        # What a link leads to may become something else without a trace in this folder.
-        if links or not settled(stat, clock):
-            self._listings.pop(folder, None)
-            return dirs, Files(folder, files, {}, self._listings.strings)
-        self._changed = True
-        return self._kept(folder, (stat, list(dirs), files))
-
-    def _kept(self, folder: str, found: tuple[Stat, list[str], list[str]]) -> Entries:
-        stat, dirs, files = self._now[folder] = found
-        listed = self._listings[folder] = Listed(stat, dirs)
-        return list(dirs), Files(folder, files, listed.matches, self._listings.strings)
+        self._now[folder] = known
+        listed = self._listings[folder] = Listed(stat, known[1])
+        return list(listed.dirs), Files(folder, known[2], known[3], listed.paths, strings)
 
 
 def _look_into(folder: str) -> tuple[list[str], list[str], bool]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 
@@ -129,7 +130,7 @@ def _close(worker: subprocess.Popen[bytes]) -> None:
 @cache
 def _code() -> bytes:
     """The reader of headers as a program."""
-    return marshal.dumps(headers.__spec__.loader.get_code(headers.__name__))
+    return marshal.dumps(SourceFileLoader(headers.__name__, headers.__file__).get_code(headers.__name__))
 
 
 @cache

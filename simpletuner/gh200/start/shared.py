@@ -6,20 +6,16 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from .columns import Columns, columns_of, keep_columns
+from .columns import Columns, columns_of
 
 
-def metadata_from(backend: Any, content: bytes, known: dict[str, str], certified: bool) -> Any:
+def metadata_from(content: bytes, known: dict[str, str]) -> Any:
     """What `json.loads` gives; the entries are dicts and lists of their own, since upstream writes into them."""
-    columns = columns_of(backend, content, known) if certified else None
+    columns = columns_of(content, known)
     if columns is not None:
         return columns
     loaded = json.loads(content, parse_int=lru_cache(maxsize=1 << 16)(int))
-    if type(loaded) is not dict:
-        return loaded
-    if certified and getattr(backend.accelerator, "is_local_main_process", True):
-        keep_columns(backend, content, loaded)
-    return {known.get(path, path): entry for path, entry in loaded.items()}
+    return {known.get(path, path): entry for path, entry in loaded.items()} if type(loaded) is dict else loaded
 
 
 def lacks_no_entry(metadata: Any, paths: set[str]) -> bool:
@@ -27,3 +23,10 @@ def lacks_no_entry(metadata: Any, paths: set[str]) -> bool:
     if isinstance(metadata, Columns):
         return metadata.lacks_no_entry_of(paths)
     return type(metadata) is dict and paths <= metadata.keys() and None not in metadata.values()
+
+
+def has_none(metadata: Any, member: str) -> bool:
+    """Whether no picture's entry has this member; False where that is not plain to see."""
+    if isinstance(metadata, Columns):
+        return metadata.has_none(member)
+    return type(metadata) is dict and all(type(entry) is dict and member not in entry for entry in metadata.values())

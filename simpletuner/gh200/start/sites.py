@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ from .names import caches_to_match as to_match
 from .names import files_to_name as unnamed
 from .names import without_suffix
 from .scan import scan
-from .shared import lacks_no_entry
+from .shared import has_none, lacks_no_entry
 from .shared import metadata_from as shared
 from .unseen import UnseenIndex, counted
 
@@ -68,7 +68,7 @@ def captions_once(backend: Any, images: Iterable[Any], asked: dict[str, Any]) ->
     return recorded(backend, images, asked) if active() else images
 
 
-def walked(backend: Any, top: Any) -> Iterable[tuple[str, list[str], list[str]]] | None:
+def walked(backend: Any, top: Any) -> Iterable[tuple[str, list[str], Files]] | None:
     """What `os.walk` gives; None: upstream's own."""
     return walk(backend, top) if active() else None
 
@@ -104,11 +104,16 @@ def metadata_from(backend: Any, content: bytes, read: Callable[[], Any]) -> Any:
         return read()
     known = {path: path for paths in backend.aspect_ratio_bucket_indices.values() for path in paths}
     run.part(Listings).strings = known
-    return shared(backend, content, known, certified())
+    return shared(content, known)
 
 
 def metadata_complete(backend: Any, paths: set[str]) -> bool:
     return active() and lacks_no_entry(backend.image_metadata, paths)
+
+
+def with_boxes(backend: Any) -> Any | None:
+    """Who is asked for the boxes of each picture; None where none has any."""
+    return None if active() and has_none(getattr(backend, "image_metadata", None), "bbox_entities") else backend
 
 
 def names_without_suffix(files: Any) -> set[str] | None:
@@ -116,7 +121,7 @@ def names_without_suffix(files: Any) -> set[str] | None:
     return without_suffix(files) if active() else None
 
 
-def caches_to_match(cache: Any, files: Iterable[str], matched: list[str]) -> Iterable[str]:
+def caches_to_match(cache: Any, files: Collection[str], matched: list[str]) -> Iterable[str]:
     return to_match(cache, files, matched) if active() else files
 
 
