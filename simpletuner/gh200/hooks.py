@@ -209,12 +209,12 @@ def files_to_name(cache: Any, files: Any) -> Any:
     return unnamed(cache, files)
 
 
-def names_without_suffix(files: Any) -> Any | None:
+def names_without_suffix(cache: Any, files: Any) -> Any | None:
     if StateHooks._gh200_run is None:
         return None
     from .start.sites import names_without_suffix as without
 
-    return without(files)
+    return without(cache, files)
 
 
 def caches_to_match(cache: Any, files: Any, matched: list[str]) -> Any:

@@ -95,8 +95,13 @@ class Captions:
 
 
 def caption_file(image: str) -> str:
-    """As upstream forms it; the plain case without its cost."""
+    """As upstream forms it."""
+    return "".join(caption_place(image))
+
+
+def caption_place(image: str) -> tuple[str, str]:
+    """The folder, with its slash, and the name there; the plain case without the cost of `splitext`."""
     name, dot = image.rfind("/") + 1, image.rfind(".")
     if dot > name and image[name] != ".":
-        return image[:dot] + ".txt"
-    return splitext(image)[0] + ".txt"
+        return image[:name], image[name:dot] + ".txt"
+    return image[:name], splitext(image[name:])[0] + ".txt"

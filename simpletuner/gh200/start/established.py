@@ -14,7 +14,7 @@ from typing import Any
 
 from simpletuner.helpers.training.state_tracker import StateTracker
 
-from .captions import caption_file
+from .captions import caption_place
 from .record import all_settled, clock_of, digest_of, load, record_beside, save, stats_of
 
 # Read from a dataset's entry or the arguments by upstream's loop over the captions.
@@ -95,9 +95,9 @@ def _seen(backend: dict[str, Any], made: dict[str, Any], clock: int | None) -> l
     if not images or not listed:
         return None
     paths = [str(path) for path in images]
-    captions = map(caption_file, paths) if _strategy(backend, made) == "textfile" else ()
+    captions = map(caption_place, paths) if _strategy(backend, made) == "textfile" else ()
     try:
-        stats = stats_of(chain([str(made["metadata_backend"].metadata_file)], captions))
+        stats = stats_of(chain([os.path.split(made["metadata_backend"].metadata_file)], captions))
     except OSError:
         return None
     if clock is not None and not all_settled(stats, clock):

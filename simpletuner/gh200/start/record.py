@@ -37,18 +37,17 @@ def stat_of(path: str) -> Stat:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
-def stats_of(paths: Iterable[str]) -> array[int]:
-    """Of many files, one behind the other; those of one folder should be neighbours, since the way to it is gone once."""
+def stats_of(files: Iterable[tuple[str, str]]) -> array[int]:
+    """Of many files, by folder and name, one behind the other: the way to a folder is gone once for neighbours."""
     stats, stat = array("q"), os.stat
-    at, folder = -1, None
+    at, way = -1, None
     try:
-        for path in paths:
-            head, slash, name = path.rpartition("/")
-            if head != folder:
+        for folder, name in files:
+            if folder != way:
                 if at >= 0:
                     os.close(at)
                     at = -1
-                at, folder = os.open(head + slash or ".", os.O_RDONLY | os.O_DIRECTORY), head
+                at, way = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY), folder
             found = stat(name, dir_fd=at)
             stats.extend((found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev))
     finally:

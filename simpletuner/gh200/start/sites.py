@@ -20,6 +20,7 @@ from .names import without_suffix
 from .scan import scan
 from .shared import has_none, lacks_no_entry
 from .shared import metadata_from as shared
+from .text import members
 from .unseen import UnseenIndex, counted
 
 WRITTEN_AT_ONCE = 10_000
@@ -116,8 +117,10 @@ def with_boxes(backend: Any) -> Any | None:
     return None if active() and has_none(getattr(backend, "image_metadata", None), "bbox_entities") else backend
 
 
-def names_without_suffix(files: Any) -> set[str] | None:
-    """None: upstream's own."""
+def names_without_suffix(cache: Any, files: Any) -> Collection[str] | None:
+    """None: upstream's own. Where no picture is left to encode, upstream only counts them."""
+    if all_processed(cache):
+        return tuple(files)
     return without_suffix(files) if active() else None
 
 
@@ -141,7 +144,7 @@ def written_at_once(data: Any, file: Any) -> bool:
     before = "{"
     items = iter(data.items())
     while part := dict(islice(items, WRITTEN_AT_ONCE)):
-        file.write(before + json.dumps(part)[1:-1])
+        file.write(before + members(part))
         before = ", "
     file.write("}")
     return True

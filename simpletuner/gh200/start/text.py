@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 AT_ONCE = 1 << 20
 # No file's name has it.
@@ -27,3 +29,12 @@ def unpacked(data: bytes) -> Iterator[list[str]]:
     """What was packed, in lists of some thousand; an empty name stands only alone."""
     for piece in pieces(data, _BETWEEN.encode()):
         yield piece.decode(errors="surrogateescape").split(_BETWEEN)
+
+
+def members(data: dict[str, Any]) -> str:
+    """As `json.dumps` writes them, without the braces. A listing is plain names, none of which is processed."""
+    if set(map(type, data)) == {str} and set(map(type, data.values())) == {bool} and not any(data.values()):
+        together = "".join(data)
+        if together.isascii() and together.isprintable() and '"' not in together and "\\" not in together:
+            return '"' + '": false, "'.join(data) + '": false'
+    return json.dumps(data)[1:-1]
