@@ -20,7 +20,6 @@ from .names import without_suffix
 from .scan import scan
 from .shared import has_none, lacks_no_entry
 from .shared import metadata_from as shared
-from .text import members
 from .unseen import UnseenIndex, counted
 
 WRITTEN_AT_ONCE = 10_000
@@ -144,7 +143,7 @@ def written_at_once(data: Any, file: Any) -> bool:
     before = "{"
     items = iter(data.items())
     while part := dict(islice(items, WRITTEN_AT_ONCE)):
-        file.write(before + members(part))
+        file.write(before + json.dumps(part)[1:-1])
         before = ", "
     file.write("}")
     return True

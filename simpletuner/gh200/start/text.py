@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-AT_ONCE = 1 << 20
+AT_ONCE = 1 << 16
 # No file's name has it.
 _BETWEEN = "\0"
 
 
 def pieces(data: bytes, between: bytes, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """The data from start to end in pieces of about a megabyte, cut where `between` stands."""
+    """The data from start to end in pieces that fit into a core's cache, cut where `between` stands."""
     end = len(data) if end is None else end
     while start < end:
         cut = data.find(between, min(end, start + AT_ONCE), end)
@@ -29,12 +27,3 @@ def unpacked(data: bytes) -> Iterator[list[str]]:
     """What was packed, in lists of some thousand; an empty name stands only alone."""
     for piece in pieces(data, _BETWEEN.encode()):
         yield piece.decode(errors="surrogateescape").split(_BETWEEN)
-
-
-def members(data: dict[str, Any]) -> str:
-    """As `json.dumps` writes them, without the braces. A listing is plain names, none of which is processed."""
-    if set(map(type, data)) == {str} and set(map(type, data.values())) == {bool} and not any(data.values()):
-        together = "".join(data)
-        if together.isascii() and together.isprintable() and '"' not in together and "\\" not in together:
-            return '"' + '": false, "'.join(data) + '": false'
-    return json.dumps(data)[1:-1]
