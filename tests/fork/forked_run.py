@@ -34,7 +34,8 @@ def ask(place: str, command: list[str]) -> NoReturn:
             signal.signal(number, lambda told, _: os.kill(process, told))
         code = os.waitstatus_to_exitcode(int(server.recv(LARGEST)))
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 

@@ -1,0 +1,153 @@
+"""Trainings on one folder of pictures, as the tests of a fast start need them: cold, warm, watched, killed, several at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from preloaded import Preloaded
+from tiny import SHORT, VARIABLES, Lab
+from watched_start import VARIABLE
+
+from gh200_lab.tiny.lab import forget
+from gh200_lab.tiny.launch import DRIVE
+from gh200_lab.tiny.pictures import make_pictures
+from gh200_lab.tiny.run import Run, read_lines, weights
+
+NAME = "many"
+SIZES = [(64, 64), (128, 64), (64, 128), (192, 64), (100, 80), (80, 100), (90, 64), (64, 90)]
+PER_SIZE = 13
+COUNT = PER_SIZE * len(SIZES)
+# Upstream's child processes draw other crops in each run; its one thread draws from the run's own numbers. A picture is told of its
+# crop in training, though `crop` is off: what one start drew otherwise, every loss would show.
+STEPS = {"max_train_steps": 4, "checkpoint_step_interval": 4, "enable_multiprocessing": False}
+MORE_STEPS = STEPS | {"max_train_steps": 8}
+MODES: dict[str, dict[str, Any]] = {
+    "upstream": {"fast_start": False},
+    "usual": {"uvm_log_interval": 100},
+    "certified": {"fast_start": True},
+}
+YOUNG_SECONDS = 2.1
+
+
+@dataclass(frozen=True)
+class Watched(Preloaded):
+    def command(self, tree: Path, config: Path, *arguments: str, watched: bool = False) -> list[str]:
+        command = super().command(tree, config, *arguments, watched=watched)
+        driver = command.index(str(DRIVE))
+        return [*command[:driver], str(Path(__file__).with_name("watched_start.py")), *command[driver:]]
+
+
+@dataclass(frozen=True)
+class Started:
+    run: Run
+    notes: list[dict[str, Any]]
+
+    def bits(self) -> tuple[list[str], list[str], dict[str, str]]:
+        """Ranks write their losses as they come; each of them has the same weights after an update."""
+        return sorted(self.run.micro_losses()), self.run.updates(), weights(self.run.output)
+
+    def captions(self) -> dict[int, int]:
+        """How many each rank went through; none, where a certificate stood for them."""
+        return {note["rank"]: note["captions"] for note in self.notes if "captions" in note}
+
+    def writers(self, end: str = ".gh200") -> set[int]:
+        return {note["rank"] for note in self.notes if note.get("put", "").endswith(end)}
+
+    def metadata(self) -> list[tuple[str, int]]:
+        return [(note["held"], note["unread"]) for note in self.notes if "held" in note]
+
+
+class Trainings:
+    """Trainings on the pictures of one folder, with the caches beside them; the output folder is the lab's."""
+
+    def __init__(self, lab: Lab, data: Path, server: str) -> None:
+        self.lab, self.data, self.server = lab, data, server
+
+    def start(
+        self,
+        name: str,
+        mode: str,
+        *,
+        ranks: int = 1,
+        resume: str = "",
+        orders: dict[str, Any] | None = None,
+        code: int | None = 0,
+        **changes: Any,
+    ) -> Started:
+        if resume:
+            changes.setdefault("resume_from_checkpoint", "latest")
+        config = self.lab.config("off", **SHORT | STEPS | {"gh200_optimizations": MODES[mode]} | changes)
+        pictures, text = config["datasets"]
+        pictures |= {"id": NAME, "repeats": 0, "instance_data_dir": str(self.pictures)}
+        pictures["cache_dir_vae"], text["cache_dir"] = str(self.data / "cache/vae"), str(self.data / "cache/text")
+        notes = self.lab.folder / "notes.jsonl"
+        notes.unlink(missing_ok=True)
+        run = self.lab.run(
+            name,
+            config,
+            launcher=Watched(place=self.server, ranks=ranks),
+            resume=resume,
+            orders={},
+            variables=VARIABLES | {VARIABLE: json.dumps({"notes": str(notes)} | (orders or {}))},
+        )
+        assert code is None or run.code == code, run.text[-4000:]
+        return Started(run, read_lines(notes))
+
+    def cold(self, name: str, mode: str, *, keep_caches: bool = False, **how: Any) -> Started:
+        """From nothing. Upstream's own scan may lose pictures (upstream/scan_loses_entries.md): then once more."""
+        for _ in range(5 if mode == "upstream" else 1):
+            for file in self.pictures.glob("aspect_ratio_*"):
+                file.unlink()
+            if not keep_caches:
+                forget(self.data)
+            started = self.start(name, mode, **{"code": None} | how)
+            if started.run.code == 0 and self.in_buckets() == sorted(self.metadata()) == self.all_pictures():
+                return started
+        raise AssertionError(started.run.text[-4000:])
+
+    def warm(self, name: str, mode: str, **how: Any) -> Started:
+        """When all that the last start wrote is old enough to be believed."""
+        newest = max(path.stat().st_ctime for path in [self.pictures, *self.pictures.rglob("*")])
+        time.sleep(max(0.0, newest + YOUNG_SECONDS - time.time()))
+        return self.start(name, mode, **how)
+
+    @property
+    def pictures(self) -> Path:
+        return self.data / "pictures"
+
+    def files(self) -> dict[str, Any]:
+        """What upstream keeps beside the pictures: buckets and metadata."""
+        return {path.name: json.loads(path.read_text()) for path in sorted(self.pictures.glob("*.json"))}
+
+    def all_pictures(self) -> list[str]:
+        return sorted(map(str, self.pictures.rglob("*.png")))
+
+    def named(self) -> list[str]:
+        """Files that were scanned and are in no bucket."""
+        [file] = self.pictures.glob("*.left_out.tsv")
+        return [line.split("\t")[1] for line in file.read_text().splitlines()]
+
+    def in_buckets(self) -> list[str]:
+        buckets = self.files()[f"aspect_ratio_bucket_indices_{NAME}.json"]["aspect_ratio_bucket_indices"]
+        return sorted(path for paths in buckets.values() for path in paths)
+
+    def metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.files()[f"aspect_ratio_bucket_metadata_{NAME}.json"]
+        return found
+
+    def records(self) -> set[str]:
+        return {path.name.split(".")[1].split("-")[0] for path in self.pictures.glob("*.gh200")}
+
+
+def made(folder: Path, server: str) -> Trainings:
+    folder.mkdir(exist_ok=True)
+    trainings = Trainings(Lab(folder), folder, server)
+    for number, name in enumerate(("one", "other")):
+        sizes = SIZES[number::2]
+        make_pictures(trainings.pictures / name, PER_SIZE, sizes, first=200 * number)
+    time.sleep(YOUNG_SECONDS)
+    return trainings
