@@ -120,6 +120,15 @@ def test_first_batch_warm_start_is_upstreams(tmp_path: Path, dataset: dict[str, 
     assert len(found["metadata"]) == COUNT - 20 * ("max_num_samples" in dataset)
 
 
+def test_first_batch_labels_of_boxes_are_captions_where_a_picture_has_boxes(scene: WarmScene) -> None:
+    boxed = sorted(scene.folder.rglob("*.jpg"))[7]
+    boxed.with_suffix(".bbox").write_text(json.dumps([{"label": "a red cat", "bbox": [0.1, 0.1, 0.5, 0.5]}]))
+    for file in scene.folder.glob("aspect_ratio_bucket_*"):
+        file.unlink()
+    found = both(scene)
+    assert [one["prompt"] for one in found["prompts"]].count("a red cat") == 1
+
+
 def test_first_batch_captions_are_read_once(scene: WarmScene, monkeypatch: pytest.MonkeyPatch) -> None:
     first = state(scene, True)
     seen = read_by_upstream(monkeypatch)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 import random
 import threading
-from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.start.columns import Columns, columns_of, keep_columns
+from simpletuner.gh200.start.columns import Columns, columns_of
+from simpletuner.gh200.start.shared import has_none, metadata_from
+from simpletuner.gh200.start.text import AT_ONCE
 
 pytestmark = pytest.mark.unit
 
@@ -31,14 +29,11 @@ ENTRY = {
 
 def entries(count: int = 40) -> dict[str, Any]:
     made = {f"/data/{number:03}.jpg": ENTRY | {"target_size": [number % 7, 1]} for number in range(count)}
-    return made | {"odd\0name\ud800": {}, "/data/nested.jpg": {"bbox_entities": [{"label": "a", "bbox": [0.5, 1e-9]}]}}
+    return made | {"odd\0name\ud800": {"only": 1}, "/data/é \\.jpg": {"boxes": [[0.5, 1e-9], []], "of": {"a": {}}}}
 
 
-def columns(folder: Path, metadata: dict[str, Any]) -> Columns:
-    backend = Namespace(metadata_file=folder / "metadata.json")
-    content = json.dumps(metadata).encode()
-    keep_columns(backend, content, json.loads(content))
-    found = columns_of(backend, content, {})
+def columns(metadata: dict[str, Any]) -> Columns:
+    found = columns_of(json.dumps(metadata).encode(), {})
     assert found is not None
     return found
 
@@ -70,20 +65,20 @@ WHOLE: list[Callable[[dict[str, Any]], Any]] = [
 
 
 @pytest.mark.parametrize("number", range(len(WHOLE)))
-def test_first_batch_columns_are_a_dict_to_whoever_takes_all(tmp_path: Path, number: int) -> None:
-    found = columns(tmp_path, entries())
+def test_first_batch_columns_are_a_dict_to_whoever_takes_all(number: int) -> None:
+    found = columns(entries())
     assert WHOLE[number](found) == WHOLE[number](entries())
     # A dict of somebody else's that is filled from it has entries, not what stands for them.
     other: dict[str, Any] = {}
-    other.update(columns(tmp_path, entries()))
+    other.update(columns(entries()))
     assert other == entries()
 
 
-def test_first_batch_columns_are_equal_to_what_they_hold(tmp_path: Path) -> None:
-    assert columns(tmp_path, entries()) == entries()
-    assert entries() == columns(tmp_path, entries()) == columns(tmp_path, entries())
-    assert columns(tmp_path, entries()) != entries(39)
-    assert columns(tmp_path, entries()) != {**entries(), "/data/000.jpg": {}}
+def test_first_batch_columns_are_equal_to_what_they_hold() -> None:
+    assert columns(entries()) == entries()
+    assert entries() == columns(entries()) == columns(entries())
+    assert columns(entries()) != entries(39)
+    assert columns(entries()) != {**entries(), "/data/000.jpg": {}}
 
 
 def step(draw: random.Random, metadata: dict[str, Any], path: str) -> Any:
@@ -111,8 +106,8 @@ def step(draw: random.Random, metadata: dict[str, Any], path: str) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_first_batch_columns_change_as_a_dict_does(tmp_path: Path, seed: int) -> None:
-    found, plain = columns(tmp_path, entries()), entries()
+def test_first_batch_columns_change_as_a_dict_does(seed: int) -> None:
+    found, plain = columns(entries()), entries()
     names, draws = [*plain, "/data/new.jpg"], random.Random(seed)
     for number in range(200):
         path = draws.choice(names)
@@ -121,8 +116,8 @@ def test_first_batch_columns_change_as_a_dict_does(tmp_path: Path, seed: int) ->
     assert json.dumps(found) == json.dumps(plain)
 
 
-def test_first_batch_columns_give_all_threads_one_entry(tmp_path: Path) -> None:
-    found = columns(tmp_path, entries(400))
+def test_first_batch_columns_give_all_threads_one_entry() -> None:
+    found = columns(entries(400))
     given: list[list[int]] = []
     ready = threading.Barrier(8)
 
@@ -138,38 +133,69 @@ def test_first_batch_columns_give_all_threads_one_entry(tmp_path: Path) -> None:
     assert len(given) == 8 and all(one == given[0] for one in given)
 
 
-def test_first_batch_columns_belong_to_the_bytes_of_the_json(tmp_path: Path) -> None:
-    columns(tmp_path, entries())
-    backend = Namespace(metadata_file=tmp_path / "metadata.json")
-    content = json.dumps(entries()).encode()
-    assert columns_of(backend, content, {}) is not None
-    assert columns_of(backend, content + b" ", {}) is None
-    [file] = tmp_path.glob("*.gh200")
-    whole = file.read_bytes()
-    for damaged in (whole[:-1], whole[:40], b"", whole + b"\0", whole[:90] + b"\xff" * 9 + whole[99:]):
-        file.write_bytes(damaged)
-        assert columns_of(backend, content, {}) is None
-    file.write_bytes(whole)
-    assert columns_of(backend, content, {}) == entries()
+PLAIN = b'{"/a.jpg": {"x": [1, 2], "y": "z"}, "/b.jpg": {"x": [1, 2]}}'
 
 
-def test_first_batch_columns_outlive_the_name_of_their_file(tmp_path: Path) -> None:
-    found = columns(tmp_path, entries())
-    [file] = tmp_path.glob("*.gh200")
-    file.unlink()
-    assert found["/data/003.jpg"] == entries()["/data/003.jpg"]
-    assert found == entries()
+def test_first_batch_columns_keep_one_text_for_what_is_equal() -> None:
+    made = columns(entries(4000))
+    rows = list(dict.values(made))
+    assert len(rows) == 4002 and len(set(map(id, rows))) == 9, "seven sizes, and two odd ones"
+    one, other = made["/data/000.jpg"], made["/data/007.jpg"]
+    assert one == other and one is not other and one["original_size"] is not other["original_size"]
+    strings = {"/a.jpg": "".join(["/a", ".jpg"])}
+    assert next(iter(columns_of(PLAIN, strings) or [])) is strings["/a.jpg"]
 
 
-def test_first_batch_columns_that_were_overwritten_say_so(tmp_path: Path) -> None:
-    found = columns(tmp_path, entries())
-    [file] = tmp_path.glob("*.gh200")
-    os.truncate(file, 10)
-    with pytest.raises(GH200Error, match="cannot be read from"):
-        found["/data/003.jpg"]
+ODD = [
+    *(b"", b"{}", b"[]", b"null", b"5", b'"a"', b"\xff", b'{"a": 1}', b'{"a": {}}', b'{"a": null, "b": {"c": 1}}'),
+    *(b'{"a": [1], "b": {"c": 1}}', b'{"a": {"c": 1}, "b": 5, "d": {"c": 1}}', b'{"a": {"c": 1}, "b": {}}'),
+    *(b'{"a": {"c": {"d": 1}, "e": 2}}', b'{"a": {"c": [{"d": 1}, {"e": 2}]}, "b": {"c": 1}}'),
+    *(PLAIN + b" ", PLAIN[:-1], PLAIN[:-2], PLAIN[1:], PLAIN + b"}", PLAIN.replace(b", ", b","), PLAIN * 2),
+    *(PLAIN.replace(b"2]", b"2"), PLAIN.replace(b'"z"', b'"}, "'), PLAIN.replace(b"/b.jpg", b"/a.jpg")),
+    *(PLAIN.replace(b"/b", b"}, /b"), PLAIN.replace(b"/b.jpg", b"/b}, "), PLAIN.replace(b"/b", b'\\": {\\"')),
+    *(PLAIN.replace(b"/b", b"\n"), PLAIN.replace(b"/b", "é".encode()), PLAIN.replace(b"/b", b"\\u00e9\\ud83d\\ude00")),
+    *(PLAIN.replace(b"[1, 2]", b"NaN"), PLAIN.replace(b'"x"', b'"x\\u00e9"'), PLAIN.replace(b'"y": "z"', b'"x": 3')),
+    *(
+        PLAIN.replace(b'"z"', b'"a, \\"b"'),
+        PLAIN.replace(b'"z"', b'", "'),
+        PLAIN.replace(b'"z"', b'{"k": [1, {"m": 2}]}'),
+    ),
+]
 
 
-@pytest.mark.parametrize("odd", [{}, {"a": 1}, {"a": {}, "b": None}, {"a": [1]}])
-def test_first_batch_columns_are_for_entries_that_are_dicts(tmp_path: Path, odd: dict[str, Any]) -> None:
-    keep_columns(Namespace(metadata_file=tmp_path / "metadata.json"), b"", odd)
-    assert not list(tmp_path.iterdir())
+def parsed(content: bytes, read: Callable[[bytes], Any]) -> Any:
+    try:
+        return json.dumps(read(content))
+    except (ValueError, UnicodeDecodeError) as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("content", ODD)
+def test_first_batch_columns_of_anything_are_what_json_makes_of_it(content: bytes) -> None:
+    assert parsed(content, lambda given: metadata_from(given, {})) == parsed(content, json.loads)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_first_batch_columns_of_spoilt_files_are_what_json_makes_of_them(seed: int) -> None:
+    draw, content = random.Random(seed), json.dumps(entries(6)).encode()
+    for _ in range(300):
+        spoilt = bytearray(content)
+        for _ in range(draw.choice([1, 1, 2, 5])):
+            at = draw.randrange(len(spoilt))
+            spoilt[at : at + draw.randrange(3)] = draw.choice(
+                [b"", b'"', b"{", b"}", b"]", b", ", b'": {"', b'}, "', b"\\"]
+            )
+        assert parsed(bytes(spoilt), lambda given: metadata_from(given, {})) == parsed(bytes(spoilt), json.loads)
+
+
+def test_first_batch_columns_longer_than_a_piece_are_whole() -> None:
+    many = {f"/data/{number:06}.jpg": ENTRY | {"number": number} for number in range(3 * AT_ONCE // 200)}
+    assert json.dumps(columns(many)) == json.dumps(many)
+
+
+def test_first_batch_columns_know_whether_any_picture_has_boxes() -> None:
+    found = columns(entries())
+    assert found.has_none("bbox_entities") and not found.has_none("boxes") and not found.has_none("crop_coordinates")
+    found["/data/new.jpg"] = {"bbox_entities": []}
+    assert not found.has_none("bbox_entities")
+    assert has_none({"a": {"b": 1}}, "c") and not has_none({"a": {"c": 1}}, "c") and not has_none(None, "c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import marshal
 import os
 import random
 import subprocess
@@ -149,9 +150,8 @@ def test_workers_answer_in_order_and_survive_the_death_of_one(tmp_path: Path) ->
 
 
 def test_workers_that_always_die_are_an_error_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text("raise SystemExit(3)")
-    monkeypatch.setattr(pool.headers, "__file__", str(broken))
+    broken = marshal.dumps(compile("raise SystemExit(3)", "broken", "exec"))
+    monkeypatch.setattr(pool, "_code", lambda: broken)
     with pytest.raises(GH200Error, match="have died") as caught:
         list(read_headers(make(tmp_path, 200), 2))
     assert "fast_start" in caught.value.fix

@@ -100,7 +100,7 @@ def test_empty_checklist_is_the_one_the_tool_fills_in() -> None:
 
 def test_the_footprint_in_upstream_stays_small() -> None:
     sites, added, touched = manifest.totals(Project(ROOT).patches)
-    assert sites <= 66
+    assert sites <= 67
     assert added + touched <= 70
 
 

@@ -161,7 +161,7 @@ class Columns(dict[str, Any]):
         """Whether no entry has this member."""
         if self._texts is not None and self._texts.mention(member):
             return False
-        return all(type(entry) is int or member not in entry for entry in super().values())
+        return all(type(entry) is int or (type(entry) is dict and member not in entry) for entry in super().values())
 
     def lacks_no_entry_of(self, paths: set[str]) -> bool:
         return paths <= self.keys() and None not in super().values()
