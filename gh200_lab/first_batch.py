@@ -7,6 +7,8 @@ import json
 import os
 import queue
 import random
+import resource
+import shutil
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -82,8 +84,9 @@ class Scene:
         self.output.mkdir(parents=True, exist_ok=True)
 
     def forget_files(self) -> None:
-        for kept in [*self.output.glob("*.json"), *self.output.glob("*.tsv")]:
-            kept.unlink()
+        """All that earlier starts have written."""
+        shutil.rmtree(self.output)
+        self.output.mkdir()
 
     def backend(self, data_backend: Any = None) -> Any:
         """Upstream's metadata backend as a fresh process would make it."""
@@ -154,6 +157,12 @@ def sampler_over(scene: Scene, buckets: dict[str, list[str]], batch: int) -> Any
         caption_strategy="instanceprompt",
         instance_prompt="a picture",
     )
+
+
+def cpu_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 @contextlib.contextmanager

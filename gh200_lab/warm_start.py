@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .first_batch import NAME, Alone, fast_start, make_pictures, many_links
+from .first_batch import NAME, Alone, cpu_seconds, fast_start, make_pictures, many_links
 
 CACHED = "text"
 CAPTIONS = 1_000
@@ -203,14 +203,14 @@ def measured(folder: Path, way: str) -> dict[str, float]:
     scene = WarmScene(folder)
     with fast_start(way != "upstream", certified=way == "certified"), quietly():
         scene.prepared()
-        began, wall, private = os.times(), time.perf_counter(), private_bytes()
+        cpu, wall, private = cpu_seconds(), time.perf_counter(), private_bytes()
         started = scene.started()
         next(iter(started.sampler))
-        ended = os.times()
+        cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
         gc.collect()
         return {
-            "cpu": sum(ended[:4]) - sum(began[:4]),
-            "wall": time.perf_counter() - wall,
+            "cpu": cpu,
+            "wall": wall,
             "private": private_bytes() - private,
         }
 

@@ -19,7 +19,7 @@ SETTLED_SECONDS = 3
 
 def measure(settings: BenchSettings, folder: Path) -> Iterator[Result]:
     count = 2_000 if settings.quick else 50_000
-    yield from _at(settings, folder / "warm", count, 1 if settings.quick else 2, (2.2, 5.0))
+    yield from _at(settings, folder / "warm", count, 1 if settings.quick else 3, (2.2, 5.0))
     if settings.million:
         yield from _at(settings, folder / "warm-million", 1_000_000, 1, (2.2, 8.0))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, PngImagePlugin
 
-from simpletuner.gh200 import headers
+from simpletuner.gh200 import header_reader, headers
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.start import pool
 from simpletuner.gh200.start.pool import HeaderPool, read_headers
@@ -90,8 +90,8 @@ def rotten(rng: random.Random, data: bytes) -> bytes:
 
 def test_headers_are_what_pil_says_of_plain_turned_and_odd_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, asked = random.Random(1), []
-    pil = headers._by_pil
-    monkeypatch.setattr(headers, "_by_pil", lambda source: asked.append(source) or pil(source))
+    pil = header_reader._by_pil
+    monkeypatch.setattr(header_reader, "_by_pil", lambda source: asked.append(source) or pil(source))
     pictures = [picture(rng) for _ in range(200)]
     assert [ours(data) for data in pictures] == [by_pil(data) for data in pictures]
     assert len(asked) < 130, "most JPEG, PNG and WebP files must not need PIL"
@@ -160,11 +160,11 @@ def test_workers_that_always_die_are_an_error_with_a_fix(tmp_path: Path, monkeyp
 def test_a_worker_imports_neither_torch_nor_upstream_nor_pil_for_plain_pictures(tmp_path: Path) -> None:
     (path,) = make(tmp_path, 1)
     code = (
-        "import runpy, sys; read = runpy.run_path(sys.argv[1])['header']; assert read(sys.argv[2]).size == (10, 20);"
+        "import runpy, sys; read = runpy.run_path(sys.argv[1])['read_file']; assert read(sys.argv[2])[0] == (10, 20);"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(headers.__file__), path],
+        [sys.executable, "-I", "-S", "-c", code, str(header_reader.__file__), path],
         capture_output=True,
         text=True,
         check=True,

@@ -16,9 +16,9 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 
-from .. import headers
+from .. import header_reader
 from ..errors import GH200Error
-from ..headers import Header
+from ..headers import Header, header
 
 BATCH = 512
 # Starting an interpreter takes longer than this many headers.
@@ -69,6 +69,8 @@ class HeaderPool:
             [sys.executable, "-I", "-S", "-W", "ignore", "-c", PROGRAM % len(code), *_places_of_pil()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Ctrl-C is this process's to answer; when it goes, the pipe closes.
+            process_group=0,
         )
         self._started.append(worker)
         assert worker.stdin is not None
@@ -102,7 +104,7 @@ def read_headers(paths: Sequence[str], workers: int) -> Iterator[list[Header]]:
     """Headers in batches of at most BATCH, in the order of the paths."""
     if len(paths) <= TOO_FEW:
         if paths:
-            yield [headers.header(path) for path in paths]
+            yield [header(path) for path in paths]
         return
     with HeaderPool(max(1, min(workers, -(-len(paths) // BATCH)))) as pool:
         yield from pool.headers(paths)
@@ -111,8 +113,8 @@ def read_headers(paths: Sequence[str], workers: int) -> Iterator[list[Header]]:
 def _ask(worker: subprocess.Popen[bytes], paths: Sequence[str]) -> list[Header] | None:
     assert worker.stdin is not None and worker.stdout is not None
     try:
-        headers.send(worker.stdin, list(paths))
-        return [Header(*answer) for answer in headers.receive(worker.stdout)]
+        header_reader.send(worker.stdin, list(paths))
+        return [Header(*answer) for answer in header_reader.receive(worker.stdout)]
     except (EOFError, OSError, ValueError, TypeError):
         worker.kill()
         worker.wait()
@@ -130,7 +132,9 @@ def _close(worker: subprocess.Popen[bytes]) -> None:
 @cache
 def _code() -> bytes:
     """The reader of headers as a program."""
-    return marshal.dumps(SourceFileLoader(headers.__name__, headers.__file__).get_code(headers.__name__))
+    return marshal.dumps(
+        SourceFileLoader(header_reader.__name__, header_reader.__file__).get_code(header_reader.__name__)
+    )
 
 
 @cache
