@@ -22,6 +22,7 @@ from ..first_batch import (
     sampler_over,
     tmpfs_folder,
 )
+from ..warm_start import quietly
 from . import start_warm
 from .result import BenchSettings, Ratio, Result, Series, over
 
@@ -80,7 +81,7 @@ def _cold(files: Path, count: int, on: bool) -> float:
     """CPU seconds of one scan from nothing, those of child processes too."""
     scene = Scene(files, aspect_bucket_worker_count=WORKERS)
     scene.forget_files()
-    with fast_start(on), queues_that_let_go():
+    with fast_start(on), queues_that_let_go(), quietly():
         backend = scene.backend()
         random.seed(1)
         gc.collect()

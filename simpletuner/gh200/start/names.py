@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Collection, Iterable, Iterator
 from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
 from simpletuner.helpers.caching.vae import VAECache
@@ -12,6 +14,9 @@ from simpletuner.helpers.training.state_tracker import StateTracker
 
 from .record import digest_of, load, record_beside, save
 from .text import packed, unpacked
+
+# The listing that the places belong to, places in it, and names below the cache's folder for when it has changed.
+Kept = tuple[bytes, bytes, bytes]
 
 _IS_LATENT = methodcaller("endswith", ".pt")
 # Of such a name `os.path.splitext` cuts nothing.
@@ -27,19 +32,29 @@ def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
     if not set(map(type, paths)) <= {str}:
         return paths
     file, key = record_beside(metadata.cache_file, "latents"), _key(cache, paths)
-    names = load(file, key)
-    if names is None:
-        return _named_by_upstream(cache, paths, file, key)
-    folder = os.path.abspath(cache.cache_dir)
-    # The listing of the cache has these names already: one string each.
-    listed = {name: name for name in StateTracker.get_vae_cache_files(data_backend_id=cache.id)}
-    named: list[str] = []
-    for part in unpacked(names):
-        whole = [folder + name for name in part]
-        named += map(listed.get, whole, whole)
+    listed = list(StateTracker.get_vae_cache_files(data_backend_id=cache.id))
+    kept: Kept | None = load(file, key)
+    if kept is None:
+        return _named_by_upstream(cache, paths, listed, file, key)
+    if kept[0] == digest_of(listed):
+        named = list(map(listed.__getitem__, array("Q", kept[1])))
+    else:
+        named = _listed_again(kept[2], os.path.abspath(cache.cache_dir), listed)
+        if set(named) <= set(listed):
+            _keep(cache, named, listed, file, key)
     cache.image_path_to_vae_path.update(zip(paths, named, strict=True))
     cache.vae_path_to_image_path.update(zip(named, paths, strict=True))
     return ()
+
+
+def _listed_again(names: bytes, folder: str, listed: list[str]) -> list[str]:
+    """As strings that the listing of the cache has already."""
+    strings = dict(zip(listed, listed, strict=True))
+    named: list[str] = []
+    for part in unpacked(names):
+        whole = [folder + name for name in part]
+        named += map(strings.get, whole, whole)
+    return named
 
 
 def without_suffix(files: Collection[str]) -> set[str] | None:
@@ -64,12 +79,19 @@ def _all_latents(files: Collection[Any]) -> bool:
     return set(map(type, files)) <= {str} and all(map(_IS_LATENT, files))
 
 
-def _named_by_upstream(cache: Any, paths: list[str], file: Any, key: object) -> Iterator[str]:
+def _named_by_upstream(cache: Any, paths: list[str], listed: list[str], file: Path, key: object) -> Iterator[str]:
     yield from paths
+    _keep(cache, [cache.image_path_to_vae_path[path] for path in paths], listed, file, key)
+
+
+def _keep(cache: Any, named: list[str], listed: list[str], file: Path, key: object) -> None:
     folder = os.path.abspath(cache.cache_dir)
-    names = [cache.image_path_to_vae_path[path] for path in paths]
-    if getattr(cache.accelerator, "is_local_main_process", True) and all(name.startswith(folder) for name in names):
-        save(file, key, packed(name.removeprefix(folder) for name in names))
+    if not getattr(cache.accelerator, "is_local_main_process", True) or not all(n.startswith(folder) for n in named):
+        return
+    places = {name: place for place, name in enumerate(listed)}
+    found = array("Q", map(places.__getitem__, named)) if set(named) <= places.keys() else array("Q")
+    listing = digest_of(listed) if found else b""
+    save(file, key, (listing, found.tobytes(), packed(name.removeprefix(folder) for name in named)))
 
 
 def _key(cache: Any, paths: list[str]) -> object:

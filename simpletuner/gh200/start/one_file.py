@@ -187,8 +187,9 @@ class _SideFiles:
     def beside(self, paths: Sequence[str]) -> set[str]:
         """Those of the paths that have one."""
         folders = {path.rpartition("/")[0] for path in paths}
-        for folder in folders - self._names.keys():
-            self._names[folder] = self._list(folder)
+        for folder in folders:
+            if folder not in self._names:
+                self._names[folder] = self._list(folder)
         if not any(self._names[folder] for folder in folders):
             return set()
         return {path for path in paths if self._has(*path.rpartition("/")[::2])}

@@ -22,7 +22,7 @@ from .text import packed
 logger = logging.getLogger("gh200.start")
 
 # Changes with the layout of any record.
-_VERSION = 2
+_VERSION = 3
 # The coarsest clock of a file system: FAT's.
 RACY_NS = 2_000_000_000
 

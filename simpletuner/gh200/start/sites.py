@@ -102,7 +102,9 @@ def metadata_from(backend: Any, content: bytes, read: Callable[[], Any]) -> Any:
     run = current()
     if run is None or not active():
         return read()
-    known = {path: path for paths in backend.aspect_ratio_bucket_indices.values() for path in paths}
+    known: dict[str, str] = {}
+    for paths in backend.aspect_ratio_bucket_indices.values():
+        known.update(zip(paths, paths, strict=True))
     run.part(Listings).strings = known
     return shared(content, known)
 
