@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -40,9 +41,15 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     except ImportError:
         print("skipped: there is no upstream here; ./execute_gh200_rebase.sh --skip-tests builds a fork in build/fork")
         return
+    where = settings.folder or tmpfs_folder()
+    if settings.million and (free := os.statvfs(where).f_favail) < start_warm.MOST_FILES:
+        raise SystemExit(
+            f"A million pictures with captions and latents are {start_warm.MOST_FILES:,} files; {where} has room for "
+            f"{free:,}. Give another --folder, or as root: mount -o remount,nr_inodes=4000000 {where}"
+        )
     logging.disable(logging.ERROR)
     try:
-        with tempfile.TemporaryDirectory(prefix="gh200-start-", dir=settings.folder or tmpfs_folder()) as name:
+        with tempfile.TemporaryDirectory(prefix="gh200-start-", dir=where) as name:
             yield from _scan(settings, Path(name))
             yield from _sampler(settings, Path(name))
             yield from start_warm.measure(settings, Path(name))
@@ -64,10 +71,12 @@ def _scan(settings: BenchSettings, folder: Path) -> Iterator[Result]:
         yield Ratio(what, over(upstream, ours), target)
         medians = [1e6 * median(taken) / count for taken in (upstream, ours)]
         print("  CPU per file: upstream {:.0f} us, ours {:.0f} us".format(*medians))
+        shutil.rmtree(folder / f"distinct-{distinct}")
     if settings.million:
         files = _files(folder / "million", 1_000, 1_000_000)
         taken = _cold(files, 1_000_000, on=True)
         print(f"  cold scan of 1,000,000 files: {taken:.0f} s of CPU, {taken:.0f} us per file")
+        shutil.rmtree(folder / "million")
 
 
 def _files(folder: Path, distinct: int, count: int) -> Path:
