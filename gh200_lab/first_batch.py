@@ -221,6 +221,6 @@ def many_links(folder: Path, originals: Sequence[Path], count: int, per_folder: 
     return made
 
 
-def tmpfs_folder() -> str | None:
+def tmpfs_folder() -> str:
     """A folder in memory, where files cost no disk."""
     return "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
