@@ -10,6 +10,7 @@ import json
 import threading
 from array import array
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from functools import lru_cache
 from typing import Any, Self
 
 from .text import pieces
@@ -44,6 +45,8 @@ class Texts:
         self._members = _Members()
         self._rows, self._ends = array("I"), array("Q")
         self._by_number: list[str] = []
+        # Numbers that are equal are one object.
+        self._decode = json.JSONDecoder(parse_int=lru_cache(maxsize=1 << 16)(int)).decode
 
     def add(self, body: str) -> int:
         self._rows.extend(map(self._members.__getitem__, body.split(_MEMBER)))
@@ -57,7 +60,7 @@ class Texts:
         begin = self._ends[number - 1] if number else 0
         if len(self._by_number) < len(self._members):
             self._by_number = list(self._members)
-        return json.loads(_as_entry([self._by_number[row] for row in self._rows[begin : self._ends[number]]]))
+        return self._decode(_as_entry([self._by_number[row] for row in self._rows[begin : self._ends[number]]]))
 
 
 class Columns(dict[str, Any]):
