@@ -332,13 +332,15 @@ def receive(stream: IO[bytes]) -> Any:
 
 
 def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Lists of paths in, lists of what was found out, until the other side closes."""
-    while True:
-        try:
-            paths = receive(questions)
-        except EOFError:
-            return
-        send(answers, [read_file(path) for path in paths])
+    """Lists of paths in, lists of what was found out, until the other side closes or is gone."""
+    try:
+        while True:
+            send(answers, [read_file(path) for path in receive(questions)])
+    except EOFError:
+        return
+    except BrokenPipeError:
+        # Nobody is left to read what the interpreter would still write at its end.
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -234,11 +234,15 @@ def test_first_batch_files_that_come_go_and_change_between_starts(tmp_path: Path
 SCANNER = """
 import sys
 from pathlib import Path
-from gh200_lab.first_batch import Scene
+from gh200_lab.first_batch import Scene, fast_start
 scene = Scene(Path(sys.argv[1]), aspect_bucket_worker_count=12)
 for _ in range(int(sys.argv[2])):
-    found = scene.scanned(True, fresh=sys.argv[3] == "fresh")
-    print(sum(map(len, found["buckets"].values())), len(found["metadata"]), flush=True)
+    if sys.argv[3] == "fresh":
+        scene.forget_files()
+    with fast_start():
+        backend = scene.backend()
+        backend.compute_aspect_ratio_bucket_indices()
+    print(sum(map(len, backend.aspect_ratio_bucket_indices.values())), len(backend.image_metadata), flush=True)
 """
 
 

@@ -170,3 +170,19 @@ def test_a_worker_imports_neither_torch_nor_upstream_nor_pil_for_plain_pictures(
         check=True,
     )
     assert not {"torch", "numpy", "PIL", "simpletuner"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("dies", ["before its code", "after its code", "before its answer"])
+def test_a_worker_whose_scan_was_killed_goes_without_a_word(tmp_path: Path, dies: str) -> None:
+    code = pool._code()
+    command = [sys.executable, "-I", "-S", "-c", pool.PROGRAM.format(len(code))]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as worker:
+        assert worker.stdin is not None and worker.stdout is not None and worker.stderr is not None
+        worker.stdin.write(code[:100] if dies == "before its code" else code)
+        if dies == "before its answer":
+            worker.stdout.close()
+            header_reader.send(worker.stdin, make(tmp_path, 3))
+        worker.stdin.close()
+        assert worker.stderr.read() == b""

@@ -25,8 +25,8 @@ BATCH = 512
 TOO_FEW = 64
 DIED = "ended the process that read it"
 MOST_DEATHS = 20
-# Each worker would compile the reader's source anew; they get it as this process has it.
-PROGRAM = "import marshal, sys; exec(marshal.loads(sys.stdin.buffer.read(%d)))"
+# Each worker would compile the reader's source anew; they get it as this process has it, unless it dies before.
+PROGRAM = "import marshal, sys; code = sys.stdin.buffer.read({0}); len(code) == {0} and exec(marshal.loads(code))"
 
 
 class HeaderPool:
@@ -66,7 +66,7 @@ class HeaderPool:
     def _start(self) -> subprocess.Popen[bytes]:
         code = _code()
         worker = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-W", "ignore", "-c", PROGRAM % len(code), *_places_of_pil()],
+            [sys.executable, "-I", "-S", "-W", "ignore", "-c", PROGRAM.format(len(code)), *_places_of_pil()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Ctrl-C is this process's to answer; when it goes, the pipe closes.
