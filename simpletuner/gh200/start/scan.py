@@ -110,7 +110,7 @@ class _Scan:
             return
         # What upstream hands to other readers is not opened here.
         suffixes = {path.rpartition(".")[2] for path in files}
-        if any(suffix.lower() in video_file_extensions for suffix in suffixes):
+        if any(map(_is_video, suffixes)):
             pictures = iter(read_headers([path for path in files if not _is_video(path)], self._workers()))
             yield from _with_gaps(files, pictures)
             return
@@ -136,6 +136,7 @@ class _Scan:
 
 
 def _is_video(path: str) -> bool:
+    """By its suffix, which may also stand alone."""
     return path.rpartition(".")[2].lower() in video_file_extensions
 
 
