@@ -185,6 +185,38 @@ def walked(backend: Any, top: Any) -> Any | None:
     return walk(backend, top)
 
 
+def listed(backend: Any, top: Any, extensions: Any) -> Any | None:
+    if StateHooks._gh200_run is None:
+        return None
+    from .start.sites import listed as whole
+
+    return whole(backend, top, extensions)
+
+
+def folder_to_hold(held: dict[str, Any], dataset: str, folder: Any) -> Any:
+    if StateHooks._gh200_run is None:
+        return folder
+    from .start.sites import folder_to_hold as unheld
+
+    return unheld(held, dataset, folder)
+
+
+def nothing_new(backend: Any, files: Any) -> bool:
+    if StateHooks._gh200_run is None:
+        return False
+    from .start.sites import nothing_new as placed
+
+    return placed(backend, files)
+
+
+def buckets_to_check(backend: Any, files: Any, buckets: Any) -> Any:
+    if StateHooks._gh200_run is None:
+        return buckets
+    from .start.sites import buckets_to_check as unchecked
+
+    return unchecked(backend, files, buckets)
+
+
 def files_to_match(files: Any, extensions: Any, root: str, matching: list[str]) -> Any:
     if StateHooks._gh200_run is None:
         return files
@@ -209,12 +241,28 @@ def files_to_name(cache: Any, files: Any) -> Any:
     return unnamed(cache, files)
 
 
-def names_without_suffix(cache: Any, files: Any) -> Any | None:
+def names_without_suffix(cut: Callable[[], Any]) -> Any:
     if StateHooks._gh200_run is None:
-        return None
+        return cut()
     from .start.sites import names_without_suffix as without
 
-    return without(cache, files)
+    return without(cut)
+
+
+def pictures_to_match(cache: Any, pictures: Callable[[], Any]) -> Any:
+    if StateHooks._gh200_run is None:
+        return pictures()
+    from .start.sites import pictures_to_match as unmatched
+
+    return unmatched(cache, pictures)
+
+
+def latents_to_match(pictures: Any, latents: Callable[[], Any]) -> Any:
+    if StateHooks._gh200_run is None:
+        return latents()
+    from .start.sites import latents_to_match as unmatched
+
+    return unmatched(pictures, latents)
 
 
 def caches_to_match(cache: Any, files: Any, matched: list[str]) -> Any:
@@ -225,12 +273,12 @@ def caches_to_match(cache: Any, files: Any, matched: list[str]) -> Any:
     return unmatched(cache, files, matched)
 
 
-def all_processed(cache: Any) -> bool:
+def nothing_left(cache: Any, files: Any) -> bool:
     if StateHooks._gh200_run is None:
         return False
-    from .start.sites import all_processed as nothing_left
+    from .start.sites import nothing_left as nothing
 
-    return nothing_left(cache)
+    return nothing(cache, files)
 
 
 def embeds_established(factory: Any, backend: Any, made: Any) -> bool:

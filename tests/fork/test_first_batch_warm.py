@@ -88,11 +88,11 @@ def both(scene: WarmScene, change: Callable[[], object] = lambda: None) -> dict[
     state(scene, True)
     state(scene, True)
     change()
-    kept = shutil.copytree(scene.folder, scene.folder.parent / "kept", dirs_exist_ok=True)
+    kept = {file: file.read_bytes() for file in scene.folder.glob("aspect_ratio_bucket_*.json")}
     ours = state(scene, True)
     for _ in range(5):
-        for file in kept.glob("aspect_ratio_bucket_*.json"):
-            shutil.copy2(file, scene.folder / file.name)
+        for file, content in kept.items():
+            file.write_bytes(content)
         upstream = state(scene, False)
         # Upstream's scan of what is new may lose some of it (upstream/scan_loses_entries.md), on a busy machine above all.
         if len(upstream["metadata"]) == len(ours["metadata"]):
@@ -147,6 +147,12 @@ def test_first_batch_folders_that_have_not_changed_are_not_looked_into(
     assert state(scene, True) == first
     # Upstream writes its own files into the dataset's folder at every start.
     assert set(looked) <= {str(scene.folder)}
+    next(scene.latents.rglob("*.pt")).unlink()
+    time.sleep(0.03)
+    changed = state(scene, True)
+    looked.clear()
+    assert state(scene, True) == changed
+    assert set(looked) <= {str(scene.folder)}, "what has changed is kept as it is now"
 
 
 def test_first_batch_what_changes_between_starts_is_seen(scene: WarmScene) -> None:
@@ -163,6 +169,113 @@ def test_first_batch_what_changes_between_starts_is_seen(scene: WarmScene) -> No
     found = both(scene, change)
     assert len(found["unprocessed"]) == 2
     assert {"another text", "new"} <= {record["prompt"] for record in found["prompts"]}
+
+
+def _small(scene: WarmScene) -> None:
+    """Pictures that upstream leaves out of the buckets, and so never encodes; those it looks at again in every start."""
+    for number, picture in enumerate(sorted(scene.folder.rglob("*.jpg"))[:3]):
+        picture.unlink()
+        picture.write_bytes(b"no picture" if number else b"")
+
+
+def _flat(scene: WarmScene) -> None:
+    for picture in sorted(scene.folder.rglob("*.jpg"))[:9]:
+        picture.rename(scene.folder / f"flat {picture.name}")
+    for text in scene.folder.rglob("*.txt"):
+        if not text.with_suffix(".jpg").exists():
+            text.rename(scene.folder / f"flat {text.name}")
+
+
+def _linked(scene: WarmScene) -> None:
+    """A folder that upstream follows, one it has seen already, and one it does not look into."""
+    shutil.copytree(scene.folder / "0000", scene.folder.parent / "elsewhere" / "deep")
+    (scene.folder / "linked").symlink_to(scene.folder.parent / "elsewhere")
+    (scene.folder / "again").symlink_to(scene.folder)
+    shutil.copytree(scene.folder / "0000", scene.folder / ".ipynb_checkpoints")
+
+
+def _latents_elsewhere(scene: WarmScene) -> None:
+    """A few are gone, one is nobody's, one has another suffix, and one is in a folder of its own."""
+    latents = sorted(scene.latents.rglob("*.pt"))
+    for latent in latents[:4]:
+        latent.unlink()
+    shutil.copy2(latents[5], latents[5].with_name("nobody's.pt"))
+    latents[6].rename(latents[6].with_suffix(".PT"))
+    (scene.latents / "more").mkdir()
+    shutil.copy2(latents[7], scene.latents / "more" / "one.pt")
+
+
+def _twins(scene: WarmScene) -> None:
+    """Two pictures of one name have one latent."""
+    picture = sorted(scene.folder.rglob("*.jpg"))[4]
+    make_pictures(scene.folder.parent / "twin", [(96, 64)], ("png",))
+    shutil.copy2(next((scene.folder.parent / "twin").iterdir()), picture.with_suffix(".png"))
+
+
+SCENES: dict[str, Callable[[WarmScene], object]] = {
+    "small": _small,
+    "flat": _flat,
+    "linked": _linked,
+    "latents": _latents_elsewhere,
+    "twins": _twins,
+    "odd names": lambda scene: [
+        path.rename(path.with_name(f'{path.stem} "ü\\{path.suffix}')) for path in sorted(scene.folder.rglob("*00*.*"))
+    ],
+    "gone": lambda scene: shutil.rmtree(scene.latents),
+}
+
+
+@pytest.mark.parametrize("kind", SCENES)
+def test_first_batch_warm_start_of_somebody_elses_data_is_upstreams(
+    scene: WarmScene, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SCENES[kind](scene)
+    time.sleep(0.03)
+    first = both(scene)
+    again = both(scene, lambda: time.sleep(0.03))
+    assert again | {"random": None} == first | {"random": None}
+    # A second rank reads upstream's files, where the first has what they were written from.
+    from gh200_lab import warm_start
+
+    monkeypatch.setattr(warm_start.Alone, "is_local_main_process", False)
+    assert state(scene, True) == state(scene, False)
+
+
+@pytest.mark.parametrize("certificate", [False, True])
+def test_first_batch_what_nobody_asks_for_is_not_made(scene: WarmScene, certificate: bool) -> None:
+    from accelerate import PartialState
+
+    from simpletuner.helpers.training.state_tracker import StateTracker
+
+    PartialState(cpu=True)
+    for _ in range(2):
+        state(scene, True, certified=True)
+        time.sleep(0.03)
+    with fast_start(True, certificate), quietly():
+        started = scene.started()
+        next(iter(started.sampler))
+    late = {
+        "latents": StateTracker.all_vae_cache_files["pictures"],
+        "names": started.vae.image_path_to_vae_path,
+        "pictures": started.vae.vae_path_to_image_path,
+    }
+    late |= {"listing": StateTracker.all_image_files["pictures"]} if certificate else {}
+    assert {name: held.pending for name, held in late.items()} == dict.fromkeys(late, True)
+    assert len(late["latents"]) == len(started.vae.image_path_to_vae_path) == COUNT
+
+
+def test_first_batch_pictures_without_a_latent_are_known_and_encoded_when_they_can_be(scene: WarmScene) -> None:
+    latent = sorted(scene.latents.rglob("*.pt"))[3]
+    kept = latent.read_bytes()
+    latent.unlink()
+    time.sleep(0.03)
+    for _ in range(3):
+        assert len(state(scene, True)["unprocessed"]) == 1
+        time.sleep(0.03)
+    latent.write_bytes(kept)
+    for _ in range(3):
+        assert state(scene, True)["unprocessed"] == []
+        time.sleep(0.03)
 
 
 def test_first_batch_a_caption_edited_in_the_same_moment_is_seen(

@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 import threading
 from array import array
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Self
 
-from .text import pieces
+from .text import packed, pieces, unpacked
 
 _ABSENT = object()
 # As `json.dumps` writes a dict of dicts.
 _BEGIN, _END = b'{"', b"}}"
 _ENTRY, _OPEN, _MEMBER = '}, "', '": {"', ', "'
+
+# Paths, numbers of their texts, and the texts: members, rows, ends.
+Kept = tuple[bytes, bytes, tuple[list[str], bytes, bytes]]
 
 
 class NotPlain(Exception):
@@ -41,12 +45,19 @@ class _Members(dict[str, int]):
 class Texts:
     """Entries as numbers of members."""
 
-    def __init__(self) -> None:
-        self._members = _Members()
-        self._rows, self._ends = array("I"), array("Q")
+    def __init__(self, kept: tuple[list[str], bytes, bytes] = ([], b"", b"")) -> None:
+        members, rows, ends = kept
+        self._members = _Members(zip(members, range(len(members)), strict=True))
+        self._rows, self._ends = array("I", rows), array("Q", ends)
         self._by_number: list[str] = []
         # Numbers that are equal are one object.
         self._decode = json.JSONDecoder(parse_int=lru_cache(maxsize=1 << 16)(int)).decode
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def kept(self) -> tuple[list[str], bytes, bytes]:
+        return list(self._members), self._rows.tobytes(), self._ends.tobytes()
 
     def add(self, body: str) -> int:
         self._rows.extend(map(self._members.__getitem__, body.split(_MEMBER)))
@@ -68,7 +79,7 @@ class Columns(dict[str, Any]):
 
     __hash__ = None
 
-    def __init__(self, entries: Iterator[tuple[str, int]], texts: Texts) -> None:
+    def __init__(self, entries: Iterable[tuple[str, int]], texts: Texts) -> None:
         super().__init__(entries)
         self._texts: Texts | None = texts
         self._lock = threading.RLock()
@@ -168,6 +179,26 @@ class Columns(dict[str, Any]):
 
     def lacks_no_entry_of(self, paths: set[str]) -> bool:
         return paths <= self.keys() and None not in super().values()
+
+    def kept(self) -> Kept | None:
+        """All of it, for `columns_from`; None where somebody has read in it, or a path is no file's."""
+        numbers = list(super().values())
+        try:
+            paths = packed(self)
+        except UnicodeEncodeError:
+            return None
+        if self._texts is None or not set(map(type, numbers)) <= {int}:
+            return None
+        plain = "" not in self and paths.count(b"\0") + 1 == len(self)
+        return (paths, array("Q", numbers).tobytes(), self._texts.kept()) if plain else None
+
+
+def columns_from(kept: Kept) -> Columns:
+    texts = Texts(kept[2])
+    # Numbers that are equal are one object here, too.
+    numbers = list(range(len(texts)))
+    paths = chain.from_iterable(unpacked(kept[0]))
+    return Columns(zip(paths, map(numbers.__getitem__, array("Q", kept[1])), strict=True), texts)
 
 
 def columns_of(content: bytes, known: Mapping[str, str]) -> Columns | None:

@@ -8,14 +8,16 @@ files that lie there still; deleting it costs time only.
 from __future__ import annotations
 
 import os
+from array import array
 from hashlib import sha256
-from itertools import chain
 from typing import Any
 
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from .captions import caption_place
-from .record import all_settled, clock_of, digest_of, load, record_beside, save, stats_of
+from .listing import Listing, digest_of_listing
+from .native import caption_stats
+from .record import all_settled, clock_of, load, record_beside, save, stats_of
 
 # Read from a dataset's entry or the arguments by upstream's loop over the captions.
 _ASKED = (
@@ -94,15 +96,21 @@ def _seen(backend: dict[str, Any], made: dict[str, Any], clock: int | None) -> l
     listed = StateTracker.get_text_cache_files(data_backend_id=made["text_embed_cache"].id)
     if not images or not listed:
         return None
-    paths = [str(path) for path in images]
-    captions = map(caption_place, paths) if _strategy(backend, made) == "textfile" else ()
     try:
-        stats = stats_of(chain([os.path.split(made["metadata_backend"].metadata_file)], captions))
+        stats = stats_of([os.path.split(made["metadata_backend"].metadata_file)])
+        if _strategy(backend, made) == "textfile":
+            stats += _caption_stats(images)
     except OSError:
         return None
     if clock is not None and not all_settled(stats, clock):
         return None
-    return [digest_of(paths), digest_of(listed), sha256(stats).digest()]
+    return [digest_of_listing(images), digest_of_listing(listed), sha256(stats).digest()]
+
+
+def _caption_stats(images: Any) -> array[int]:
+    paths = images.paths if isinstance(images, Listing) and images.pending else None
+    at_once = caption_stats(paths) if paths is not None else None
+    return stats_of(map(caption_place, paths or map(str, images))) if at_once is None else at_once
 
 
 def _strategy(backend: dict[str, Any], made: dict[str, Any]) -> Any:

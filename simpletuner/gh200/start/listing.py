@@ -13,8 +13,9 @@ from typing import Any
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from ..run import current
-from .record import Stat, clock_of, load, save, settled, stat_of
-from .text import packed, unpacked
+from .late import LateDict, LateList
+from .record import Stat, clock_of, digest_of, load, save, settled, stat_of
+from .text import PackedPaths, packed, unpacked
 
 FOLDER = "gh200_start"
 # A record is written anew when a hundredth of it has changed.
@@ -22,6 +23,8 @@ LEAST_CHANGE = 100
 
 Extensions = tuple[str, ...] | None
 Kept = tuple[Stat, list[str], bytes, dict[Extensions, bytes]]
+# By folder in the order of the walk, and whether no folder of it is missing.
+Record = tuple[dict[str, Kept], bool]
 
 
 @dataclass
@@ -34,11 +37,11 @@ class Listed:
 
 
 class Listings(dict[str, Listed]):
-    """By folder, as upstream names it. `strings`: paths that somebody has already, for the next listing to use."""
+    """By folder, as upstream names it; `records`, for the next listing to use."""
 
     def __init__(self, _: object) -> None:
         super().__init__()
-        self.strings: dict[str, str] = {}
+        self.records: dict[Path, Record] = {}
 
 
 @dataclass
@@ -51,7 +54,6 @@ class Files:
     names: bytes | None
     matches: dict[Extensions, bytes]
     paths: dict[tuple[str, Extensions], list[str]]
-    strings: dict[str, str]
     changed: bool = False
 
     def matching(self, extensions: Extensions) -> bytes:
@@ -69,28 +71,86 @@ class Files:
 
 def files_to_match(files: Files, extensions: Extensions, root: str, matching: list[str]) -> Iterable[str]:
     """None is left for upstream: those of these extensions are in `matching`, as it would have put them there."""
-    # Upstream keeps them in a set, so their order is another in every process.
-    extensions = tuple(sorted(extensions)) if extensions else None
+    extensions = _in_order(extensions)
     found = files.paths.get((root, extensions))
     if found is None:
         start = os.path.join(root, "")
         found = []
         for part in unpacked(files.matching(extensions)):
-            paths = [start + name for name in part]
-            found += map(files.strings.get, paths, paths) if files.strings else paths
+            found += [start + name for name in part]
         files.paths[root, extensions] = found
     matching += found
     return ()
 
 
+def _in_order(extensions: Extensions) -> Extensions:
+    """Upstream keeps them in a set, so their order is another in every process."""
+    return tuple(sorted(extensions)) if extensions else None
+
+
 def walked(backend: Any, top: Any) -> Iterator[tuple[str, list[str], Files]] | None:
     """As `os.walk` with links followed; None: not ours."""
+    walk = _walk(top)
+    return None if walk is None else walk.folders(getattr(backend.accelerator, "is_local_main_process", True))
+
+
+def listed(backend: Any, top: Any, extensions: Extensions) -> list[tuple[str, list[str], FolderFiles]] | None:
+    """What upstream lists below a folder, if it goes through the folders of its last walk; no path of it is made yet."""
+    walk, saves = _walk(top), getattr(backend.accelerator, "is_local_main_process", True)
+    return None if walk is None else walk.whole(_in_order(extensions), saves)
+
+
+def _walk(top: Any) -> _Walk | None:
     output, run = getattr(StateTracker.get_args(), "output_dir", None), current()
     if not output or run is None or not isinstance(top, str | os.PathLike):
         return None
-    return _Walk(Path(output) / FOLDER, os.fspath(top), run.part(Listings)).folders(
-        getattr(backend.accelerator, "is_local_main_process", True)
-    )
+    return _Walk(Path(output) / FOLDER, os.fspath(top), run.part(Listings))
+
+
+class FolderFiles(LateList):
+    """Paths of the files of one folder."""
+
+    def __init__(self, folder: str, names: bytes) -> None:
+        self.packed = os.path.join(os.path.abspath(folder), ""), names
+        paths = PackedPaths()
+        paths.add(*self.packed)
+        super().__init__(lambda: paths, paths.count)
+
+
+class Listing(LateDict):
+    """What upstream holds of a listing: its paths, each with a False."""
+
+    def __init__(self) -> None:
+        self.paths = PackedPaths()
+        super().__init__(self._held, 0)
+
+    def _held(self) -> Iterable[tuple[str, bool]]:
+        return dict.fromkeys(self.paths, False).items()
+
+    def add(self, files: FolderFiles) -> None:
+        self.paths.add(*files.packed)
+        self.promise(self._held, self.paths.count)
+
+    def clear(self) -> None:
+        super().clear()
+        self.paths = PackedPaths()
+
+
+def hold(held: dict[str, Any], dataset: str, folder: Any) -> Any:
+    """A folder of a listing, and what upstream must still take from it, path by path, into the dict it holds of a dataset."""
+    if type(folder) is not tuple or len(folder) != 3 or not isinstance(folder[2], FolderFiles) or not folder[2].pending:
+        return folder
+    if not held[dataset] and not isinstance(held[dataset], Listing):
+        held[dataset] = Listing()
+    listing = held[dataset]
+    if not isinstance(listing, Listing) or (listing and not listing.pending):
+        return folder
+    listing.add(folder[2])
+    return *folder[:2], ()
+
+
+def digest_of_listing(files: Iterable[str]) -> bytes:
+    return files.paths.digest if isinstance(files, Listing) and files.pending else digest_of(files)
 
 
 class _Walk:
@@ -100,18 +160,51 @@ class _Walk:
         self._file = kept / f"listing-{name}-{os.geteuid()}.gh200"
         self._now: dict[str, Kept] = {}
         self._again: dict[str, Stat] = {}
+        self._visited: list[str] = []
         # Bytes of names that the record lacks.
         self._new = 0
 
     @cached_property
     def _known(self) -> dict[str, Kept]:
-        return load(self._file, self._key) or {}
+        return self._record[0]
+
+    @cached_property
+    def _record(self) -> Record:
+        kept: Record | None = self._listings.records.pop(self._file, None) or load(self._file, self._key)
+        return kept or ({}, False)
+
+    def whole(self, extensions: Extensions, saves: bool) -> list[tuple[str, list[str], FolderFiles]] | None:
+        """None where it is for upstream to say which folders it goes through."""
+        known, nothing_missing = self._record
+        # A walk of the folders takes it from there, or the next listing.
+        self._listings.records[self._file] = self._record
+        # By the same name, too: all paths begin with it.
+        if not nothing_missing or next(iter(known), None) != self._top:
+            return None
+        clock, found = self._clock(), list[tuple[str, list[str], FolderFiles]]()
+        for folder, before in known.items():
+            try:
+                kept, links = self._look_at(folder, clock)
+            except OSError:
+                return None
+            if links or kept[1] != before[1]:
+                return None
+            files = Files(folder, kept[2], kept[3], {})
+            names = files.matching(extensions)
+            self._visited.append(folder)
+            self._new += len(kept[2]) if files.changed and folder in self._now else 0
+            if names:
+                found.append((folder, [], FolderFiles(folder, names)))
+        if saves and len(self._now) == len(known):
+            self._save()
+        return found
 
     def folders(self, saves: bool) -> Iterator[tuple[str, list[str], Files]]:
         clock = self._clock()
         pending = [self._top]
         while pending:
             folder = pending.pop()
+            self._visited.append(folder)
             found = self._entries(folder, clock)
             if found is None:
                 continue
@@ -121,7 +214,6 @@ class _Walk:
                 self._new += len(self._now[folder][2])
             # Upstream has taken out of `dirs` what it does not want to see.
             pending += [os.path.join(folder, name) for name in reversed(dirs)]
-        self._listings.strings = {}
         if saves:
             self._save()
 
@@ -132,7 +224,8 @@ class _Walk:
         now = self._now | {folder: kept for folder, kept in again.items() if kept[0] == self._again[folder]}
         gone = sum(len(known[folder][2]) for folder in known.keys() - now.keys())
         if (self._new + gone) * LEAST_CHANGE > sum(len(kept[2]) for kept in now.values()):
-            save(self._file, self._key, now)
+            in_order = {folder: now[folder] for folder in self._visited if folder in now}
+            save(self._file, self._key, (in_order, len(in_order) == len(self._visited)))
 
     def _clock(self) -> int:
         try:
@@ -142,27 +235,35 @@ class _Walk:
         return clock_of(self._file.parent) or 0
 
     def _entries(self, folder: str, clock: int) -> tuple[list[str], Files] | None:
-        strings = self._listings.strings
         try:
-            stat = stat_of(folder)
             listed = self._listings.get(folder)
-            if listed is not None and listed.stat == stat:
-                self._again[folder] = stat
-                return list(listed.dirs), Files(folder, None, {}, listed.paths, strings)
-            known = self._known.get(folder)
-            if known is None or known[0] != stat:
-                dirs, names, links = _look_into(folder)
-                # What a link leads to may become something else without a trace in this folder.
-                if links or not settled(stat, clock):
-                    self._listings.pop(folder, None)
-                    return dirs, Files(folder, packed(names), {}, {}, strings)
-                known = stat, list(dirs), packed(names), {}
-                self._new += len(known[2])
+            if listed is not None and listed.stat == stat_of(folder):
+                self._again[folder] = listed.stat
+                return list(listed.dirs), Files(folder, None, {}, listed.paths)
+            (stat, dirs, names, matches), _ = self._look_at(folder, clock)
         except OSError:
             return None
-        self._now[folder] = known
-        listed = self._listings[folder] = Listed(stat, known[1])
-        return list(listed.dirs), Files(folder, known[2], known[3], listed.paths, strings)
+        self._listings.pop(folder, None)
+        if folder not in self._now:
+            return dirs, Files(folder, names, {}, {})
+        listed = self._listings[folder] = Listed(stat, dirs)
+        return list(dirs), Files(folder, names, matches, listed.paths)
+
+    def _look_at(self, folder: str, clock: int) -> tuple[Kept, bool]:
+        """What is in it, from the record if its times are the same, and whether links are among it. To be kept if it can be
+        believed as long as the times are these."""
+        stat = stat_of(folder)
+        known = self._known.get(folder)
+        if known is not None and known[0] == stat:
+            self._now[folder] = known
+            return known, False
+        dirs, names, links = _look_into(folder)
+        kept: Kept = stat, dirs, packed(names), {}
+        # What a link leads to may become something else without a trace in this folder.
+        if not links and settled(stat, clock):
+            self._now[folder] = kept
+            self._new += len(kept[2])
+        return kept, links
 
 
 def _look_into(folder: str) -> tuple[list[str], list[str], bool]:

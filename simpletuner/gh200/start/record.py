@@ -22,7 +22,7 @@ from .text import packed
 logger = logging.getLogger("gh200.start")
 
 # Changes with the layout of any record.
-_VERSION = 3
+_VERSION = 4
 # The coarsest clock of a file system: FAT's.
 RACY_NS = 2_000_000_000
 
@@ -76,7 +76,12 @@ def clock_of(folder: Path) -> int | None:
 
 
 def digest_of(names: Iterable[str]) -> bytes:
-    return sha256(packed(names)).digest()
+    names = names if isinstance(names, list) else list(names)
+    try:
+        return sha256(packed(names)).digest()
+    except UnicodeEncodeError:
+        # No file's names, but somebody's JSON may have them.
+        return sha256("\0".join(names).encode(errors="surrogatepass")).digest()
 
 
 def record_beside(file: Path, what: str) -> Path:

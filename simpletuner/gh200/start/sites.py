@@ -11,18 +11,26 @@ from typing import Any
 from ..run import current
 from .captions import captions_once as recorded
 from .established import establish, established
-from .listing import Files, Listings
+from .late import LateDict
+from .listing import Files, Listing, hold
 from .listing import files_to_match as unmatched
+from .listing import listed as whole
 from .listing import walked as walk
 from .names import caches_to_match as to_match
 from .names import files_to_name as unnamed
-from .names import without_suffix
+from .names import pictures_to_match as without_latent
+from .placed import just_these
+from .record import record_beside
 from .scan import scan
 from .shared import has_none, lacks_no_entry
 from .shared import metadata_from as shared
 from .unseen import UnseenIndex, counted
 
 WRITTEN_AT_ONCE = 10_000
+
+
+class Unmatched(set[str]):
+    """Pictures of which it is known that no latent on disk is theirs."""
 
 
 def active() -> bool:
@@ -73,6 +81,25 @@ def walked(backend: Any, top: Any) -> Iterable[tuple[str, list[str], Files]] | N
     return walk(backend, top) if active() else None
 
 
+def listed(backend: Any, top: Any, extensions: Any) -> list[Any] | None:
+    """What upstream would return; None: it must look."""
+    return whole(backend, top, extensions) if active() else None
+
+
+def folder_to_hold(held: dict[str, Any], dataset: str, folder: Any) -> Any:
+    return hold(held, dataset, folder) if active() else folder
+
+
+def nothing_new(backend: Any, files: Any) -> bool:
+    """Whether no picture of a listing is missing in the buckets."""
+    return active() and just_these(backend, files)
+
+
+def buckets_to_check(backend: Any, files: Any, buckets: Iterable[Any]) -> Iterable[Any]:
+    """Those from which upstream must take what is gone."""
+    return () if active() and just_these(backend, files) else buckets
+
+
 def latent_folder(subfolders: str) -> str:
     """The same folder, by the name under which upstream looks its latents up."""
     return os.path.normpath(subfolders) if active() else subfolders
@@ -82,9 +109,14 @@ def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
     return unnamed(cache, files) if active() else files
 
 
-def all_processed(cache: Any) -> bool:
-    """Upstream reduces a bucket to those of its files that are unprocessed: none, if none are at all."""
-    return active() and not cache.local_unprocessed_files
+def nothing_left(cache: Any, files: Iterable[str]) -> bool:
+    """Whether no file of a bucket is unprocessed: upstream reduces it to those that are."""
+    if not active():
+        return False
+    if not cache.local_unprocessed_files:
+        return True
+    left = getattr(cache, "_local_unprocessed_file_set", None)
+    return left is not None and left().isdisjoint(files)
 
 
 def embeds_established(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> bool:
@@ -99,14 +131,11 @@ def embeds_checked(factory: Any, backend: dict[str, Any], made: dict[str, Any], 
 
 
 def metadata_from(backend: Any, content: bytes, read: Callable[[], Any]) -> Any:
-    run = current()
-    if run is None or not active():
+    if not active():
         return read()
-    known: dict[str, str] = {}
-    for paths in backend.aspect_ratio_bucket_indices.values():
-        known.update(zip(paths, paths, strict=True))
-    run.part(Listings).strings = known
-    return shared(content, known)
+    known = backend.aspect_ratio_bucket_indices.values()
+    record = record_beside(backend.cache_file, "metadata") if backend.data_backend.type == "local" else None
+    return shared(content, known, record, getattr(backend.accelerator, "is_local_main_process", True))
 
 
 def metadata_complete(backend: Any, paths: set[str]) -> bool:
@@ -118,15 +147,25 @@ def with_boxes(backend: Any) -> Any | None:
     return None if active() and has_none(getattr(backend, "image_metadata", None), "bbox_entities") else backend
 
 
-def names_without_suffix(cache: Any, files: Any) -> Collection[str] | None:
-    """None: upstream's own. Where no picture is left to encode, upstream only counts them."""
-    if all_processed(cache):
-        return tuple(files)
-    return without_suffix(files) if active() else None
+def names_without_suffix(cut: Callable[[], Collection[str]]) -> Collection[str]:
+    """Cut when upstream looks for one: not where no picture is left to encode."""
+    if not active():
+        return cut()
+    return LateDict(lambda: dict.fromkeys(cut()).items())
+
+
+def pictures_to_match(cache: Any, pictures: Callable[[], Collection[str]]) -> Collection[str]:
+    """Those that upstream must look for among the latents on disk."""
+    found = without_latent(cache) if active() else None
+    return pictures() if found is None else Unmatched(found)
+
+
+def latents_to_match(pictures: Collection[str], latents: Callable[[], Collection[str]]) -> Collection[str]:
+    return () if isinstance(pictures, Unmatched) else latents()
 
 
 def caches_to_match(cache: Any, files: Collection[str], matched: list[str]) -> Iterable[str]:
-    return to_match(cache, files, matched) if active() else files
+    return to_match(cache, files, matched) if active() and files else files
 
 
 def files_to_match(files: Any, extensions: Any, root: str, matching: list[str]) -> Any:
@@ -135,9 +174,15 @@ def files_to_match(files: Any, extensions: Any, root: str, matching: list[str]) 
 
 
 def written_at_once(data: Any, file: Any) -> bool:
-    """As `json.dump` writes it, by the encoder written in C; False: upstream's own."""
+    """As `json.dump` writes it, by what is written in C; False: upstream's own."""
     if not active():
         return False
+    if isinstance(data, Listing) and data.pending and data.paths.plain():
+        file.write('{"')
+        for text in data.paths.joined(b'": false, "'):
+            file.write(text.decode("ascii"))
+        file.write('": false}')
+        return True
     if type(data) is not dict or not data:
         file.write(json.dumps(data))
         return True

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
+from hashlib import sha256
 
 AT_ONCE = 1 << 16
 # No file's name has it.
 _BETWEEN = "\0"
+_NUL = _BETWEEN.encode()
+# What JSON does not write in another way, and what stands between names.
+_PLAIN = bytes({0, *range(0x20, 0x7F)} - set(b'"\\'))
 
 
 def pieces(data: bytes, between: bytes, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -25,5 +30,46 @@ def packed(names: Iterable[str]) -> bytes:
 
 def unpacked(data: bytes) -> Iterator[list[str]]:
     """What was packed, in lists of some thousand; an empty name stands only alone."""
-    for piece in pieces(data, _BETWEEN.encode()):
+    for piece in pieces(data, _NUL):
         yield piece.decode(errors="surrogateescape").split(_BETWEEN)
+
+
+class PackedPaths:
+    """Paths of many files by folder: each folder's path with its slash, and the names in it, packed."""
+
+    def __init__(self) -> None:
+        self.folders: list[tuple[str, bytes]] = []
+        self.count = 0
+
+    def add(self, folder: str, names: bytes) -> None:
+        self.folders.append((folder, names))
+        self.count += names.count(_NUL) + 1 if names else 0
+        vars(self).pop("digest", None)
+
+    def __iter__(self) -> Iterator[str]:
+        for folder, names in self.folders:
+            for part in unpacked(names):
+                yield from [folder + name for name in part]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """As `digest_of` all of them."""
+        told = sha256()
+        for text in self.joined(_NUL):
+            told.update(text)
+        return told.digest()
+
+    def joined(self, between: bytes) -> Iterator[bytes]:
+        """All paths as one text, in pieces."""
+        before = b""
+        for folder, names in self.folders:
+            start = folder.encode(errors="surrogateescape")
+            # A folder without names has no piece.
+            for piece in pieces(names, _NUL):
+                yield before + start + piece.replace(_NUL, between + start)
+                before = between
+
+    def plain(self) -> bool:
+        """Whether JSON writes each of them as it is."""
+        texts = (text for folder, names in self.folders for text in (folder.encode(errors="surrogateescape"), names))
+        return not any(text.translate(None, _PLAIN) for text in texts)
