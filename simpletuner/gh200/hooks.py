@@ -329,6 +329,14 @@ def written_at_once(data: Any, file: Any) -> bool:
     return write(data, file)
 
 
+def read_at_once(file: Any, read: Callable[[], Any]) -> Any:
+    if StateHooks._gh200_run is None:
+        return read()
+    from .start.sites import read_at_once as load
+
+    return load(file, read)
+
+
 def provide_dummy_scheduler() -> None:
     from .start.dummy_scheduler import provide
 

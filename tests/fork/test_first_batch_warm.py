@@ -241,16 +241,21 @@ def test_first_batch_warm_start_of_somebody_elses_data_is_upstreams(
     assert state(scene, True) == state(scene, False)
 
 
+@pytest.mark.parametrize("main", [True, False], ids=["rank 0", "rank 1"])
 @pytest.mark.parametrize("certificate", [False, True])
-def test_first_batch_what_nobody_asks_for_is_not_made(scene: WarmScene, certificate: bool) -> None:
+def test_first_batch_what_nobody_asks_for_is_not_made(
+    scene: WarmScene, monkeypatch: pytest.MonkeyPatch, certificate: bool, main: bool
+) -> None:
     from accelerate import PartialState
 
+    from gh200_lab import warm_start
     from simpletuner.helpers.training.state_tracker import StateTracker
 
     PartialState(cpu=True)
     for _ in range(2):
         state(scene, True, certified=True)
         time.sleep(0.03)
+    monkeypatch.setattr(warm_start.Alone, "is_local_main_process", main)
     with fast_start(True, certificate), quietly():
         started = scene.started()
         next(iter(started.sampler))
@@ -262,6 +267,24 @@ def test_first_batch_what_nobody_asks_for_is_not_made(scene: WarmScene, certific
     late |= {"listing": StateTracker.all_image_files["pictures"]} if certificate else {}
     assert {name: held.pending for name, held in late.items()} == dict.fromkeys(late, True)
     assert len(late["latents"]) == len(started.vae.image_path_to_vae_path) == COUNT
+
+
+def test_first_batch_two_models_in_turn_on_one_dataset(scene: WarmScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has caches of its own; neither has to find out again what the other has not changed."""
+    other = WarmScene(scene.folder.parent, {"cache_dir_vae": str(scene.folder.parent / "other latents")})
+    shutil.copytree(scene.latents, scene.folder.parent / "other latents")
+    other.embeds, other.output = scene.folder.parent / "other embeds", scene.folder.parent / "other output"
+    shutil.copytree(scene.embeds, other.embeds)
+    time.sleep(0.03)
+    for _ in range(3):
+        for one in (scene, other):
+            state(one, True, certified=True)
+            time.sleep(0.03)
+    seen = read_by_upstream(monkeypatch)
+    for one in (scene, other):
+        with fast_start(True, True), quietly():
+            assert one.started().vae.image_path_to_vae_path.pending
+    assert not [path for path in seen if path.endswith(".txt")]
 
 
 def test_first_batch_pictures_without_a_latent_are_known_and_encoded_when_they_can_be(scene: WarmScene) -> None:

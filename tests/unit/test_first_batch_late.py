@@ -19,7 +19,7 @@ from simpletuner.gh200.start import native
 from simpletuner.gh200.start.columns import columns_from, columns_of
 from simpletuner.gh200.start.late import LateDict, LateList
 from simpletuner.gh200.start.record import digest_of, stats_of
-from simpletuner.gh200.start.text import AT_ONCE, PackedPaths, packed
+from simpletuner.gh200.start.text import AT_ONCE, PackedPaths, packed, packed_from_json
 
 pytestmark = pytest.mark.unit
 
@@ -147,6 +147,35 @@ def test_first_batch_packed_paths_are_the_paths(seed: int) -> None:
     written = '{"' + text.decode("ascii") + '": false}' if found.plain() and paths else None
     assert written in (None, json.dumps(dict.fromkeys(paths, False)))
     assert found.plain() == all(json.dumps(path) == f'"{path}"' for path in paths)
+    again = packed_from_json(json.dumps(dict.fromkeys(paths, False)))
+    assert again == (packed(paths) if found.plain() and paths else None)
+
+
+ODD_JSON = [
+    "",
+    "{}",
+    "[]",
+    "null",
+    '{"a": true}',
+    '{"a": false, "b": true}',
+    '{"a":false}',
+    '{"a": false} ',
+    '{"a": 0}',
+]
+ODD_JSON += [
+    '{"\\u0000": false}',
+    '{"a\0b": false}',
+    '{"a\n": false}',
+    '{"é": false}',
+    '{"a": false, "b": {}}',
+    '{"": false}',
+]
+ODD_JSON += ['{"a": false, "b', '": false}', '{": false}', '{"a": [{"b": false, "c": false}]}', '{"a": {"b": false}']
+
+
+@pytest.mark.parametrize("text", ODD_JSON)
+def test_first_batch_what_is_not_plainly_a_listing_is_left_to_json(text: str) -> None:
+    assert packed_from_json(text) is None
 
 
 def caption_place(picture: str) -> tuple[str, str]:
@@ -168,6 +197,7 @@ def test_first_batch_caption_stats_are_those_of_each_file(tmp_path: Path, monkey
     found, paths = of(folders)
     told = native.caption_stats(found)
     assert told is not None and list(told) == list(stats_of(map(caption_place, paths)))
+    assert native.caption_stats(of({"": paths})[0]) == told
     os.unlink("".join(caption_place(paths[-1])))
     with pytest.raises(OSError):
         native.caption_stats(found)

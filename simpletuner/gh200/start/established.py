@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from array import array
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from simpletuner.helpers.training.state_tracker import StateTracker
@@ -38,7 +39,7 @@ def established(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> 
     """Whether upstream would find every embedding of this dataset in place, as the last start did."""
     if not _plain(factory, backend, made):
         return False
-    file = record_beside(made["metadata_backend"].cache_file, "established")
+    file = _file(made)
     known = load(file, _key(factory, backend, made))
     return known is not None and known == _seen(backend, made, clock=None)
 
@@ -55,7 +56,7 @@ def establish(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> No
         return
     if not all(text.hash_prompt_with_path(record) in listed for record in records):
         return
-    file = record_beside(made["metadata_backend"].cache_file, "established")
+    file = _file(made)
     clock = clock_of(file.parent)
     seen = _seen(backend, made, clock) if clock is not None else None
     if seen is not None:
@@ -80,6 +81,10 @@ def _plain(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> bool:
         and not any(ask() for ask in asks if callable(ask))
         and type(made["metadata_backend"]).__name__ == "DiscoveryMetadataBackend"
     )
+
+
+def _file(made: dict[str, Any]) -> Path:
+    return record_beside(made["metadata_backend"].cache_file, "established", str(made["text_embed_cache"].cache_dir))
 
 
 def _key(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> object:

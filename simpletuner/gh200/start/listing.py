@@ -15,7 +15,7 @@ from simpletuner.helpers.training.state_tracker import StateTracker
 from ..run import current
 from .late import LateDict, LateList
 from .record import Stat, clock_of, digest_of, load, save, settled, stat_of
-from .text import PackedPaths, packed, unpacked
+from .text import PackedPaths, packed, packed_from_json, unpacked
 
 FOLDER = "gh200_start"
 # A record is written anew when a hundredth of it has changed.
@@ -127,8 +127,8 @@ class Listing(LateDict):
     def _held(self) -> Iterable[tuple[str, bool]]:
         return dict.fromkeys(self.paths, False).items()
 
-    def add(self, files: FolderFiles) -> None:
-        self.paths.add(*files.packed)
+    def add(self, folder: str, names: bytes) -> None:
+        self.paths.add(folder, names)
         self.promise(self._held, self.paths.count)
 
     def clear(self) -> None:
@@ -145,8 +145,18 @@ def hold(held: dict[str, Any], dataset: str, folder: Any) -> Any:
     listing = held[dataset]
     if not isinstance(listing, Listing) or (listing and not listing.pending):
         return folder
-    listing.add(folder[2])
+    listing.add(*folder[2].packed)
     return *folder[:2], ()
+
+
+def listing_from(text: str) -> Listing | None:
+    """What another rank wrote of its listing; None where only JSON can tell."""
+    paths = packed_from_json(text)
+    if paths is None:
+        return None
+    listing = Listing()
+    listing.add("", paths)
+    return listing
 
 
 def digest_of_listing(files: Iterable[str]) -> bytes:

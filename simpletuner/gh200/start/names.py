@@ -116,7 +116,7 @@ def _named_by_upstream(cache: Any, paths: list[str]) -> Iterator[str]:
 
 
 def _file(cache: Any, what: str) -> Path:
-    return record_beside(cache.metadata_backend.cache_file, what)
+    return record_beside(cache.metadata_backend.cache_file, what, str(cache.cache_dir))
 
 
 def _key(cache: Any, pictures: Iterable[str]) -> object:

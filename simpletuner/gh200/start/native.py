@@ -21,6 +21,8 @@ _WORDS, _INODE, _SIZE, _CHANGED, _MODIFIED, _DEVICE = 32, 4, 5, 12, 14, 17
 _ASKED = 0x3C0
 _SUFFIX = np.frombuffer(b".txt\0", np.uint8)
 _LONGEST = 4096
+# Whole paths need no folder.
+_FROM_HERE = -100
 
 
 def caption_stats(pictures: PackedPaths) -> array[int] | None:
@@ -38,11 +40,12 @@ def caption_stats(pictures: PackedPaths) -> array[int] | None:
     for folder, names in pictures.folders:
         if not names:
             continue
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY) if folder else _FROM_HERE
         try:
             count = ask(at, np.frombuffer(names, np.uint8), _SUFFIX, name, answer, found[done * STAT_FACTS :])
         finally:
-            os.close(at)
+            if folder:
+                os.close(at)
         if count < 0:
             raise FileNotFoundError(folder)
         done += count
@@ -55,7 +58,7 @@ def _compiled() -> Any:
     word, words, texts = types.int64, types.int64[::1], types.Array(types.uint8, 1, "C", readonly=True)
     # By name, so that what was compiled can be kept for the next process.
     statx: Any = types.ExternalFunction("statx", types.int32(types.int32, word, types.int32, types.uint32, word))
-    dot, low = ord("."), 0xFFFFFFFF
+    dot, slash, low = ord("."), ord("/"), 0xFFFFFFFF
 
     @njit(word(types.int32, texts, texts, types.uint8[::1], words, words), cache=True)
     def ask(at: Any, names: Any, suffix: Any, name: Any, answer: Any, found: Any) -> Any:
@@ -66,7 +69,9 @@ def _compiled() -> Any:
             while end < names.size and names[end] != 0:
                 if end - start >= name.size - suffix.size:
                     return -1
-                if names[end] != dot:
+                if names[end] == slash:
+                    last, plain = -1, False
+                elif names[end] != dot:
                     plain = True
                 elif plain:
                     last = end - start

@@ -16,7 +16,7 @@ def just_these(backend: Any, files: Any) -> bool:
         return False
     buckets: Iterable[list[str]] = backend.aspect_ratio_bucket_indices.values()
     paths = list(chain.from_iterable(buckets))
-    if len(paths) != len(files):
+    if len(paths) != len(files) or not set(map(type, paths)) <= {str}:
         return False
     file, key = record_beside(backend.cache_file, "placed"), digest_of(paths)
     if load(file, key) == files.paths.digest:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from array import array
 from collections.abc import Iterable
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -84,9 +84,15 @@ def digest_of(names: Iterable[str]) -> bytes:
         return sha256("\0".join(names).encode(errors="surrogatepass")).digest()
 
 
-def record_beside(file: Path, what: str) -> Path:
-    """Each user has records of their own: nobody reads another's, and nobody is in another's way."""
-    return file.with_name(f"{file.stem}.{what}-{os.geteuid()}.gh200")
+def record_beside(file: Path, what: str, cache: str = "") -> Path:
+    """Each user has records of their own: nobody reads another's, and nobody is in another's way. So has each cache of a
+    dataset: two models may be trained on it in turn."""
+    of = (
+        f"-{blake2b(os.path.abspath(cache).encode(errors='surrogateescape'), digest_size=6).hexdigest()}"
+        if cache
+        else ""
+    )
+    return file.with_name(f"{file.stem}.{what}{of}-{os.geteuid()}.gh200")
 
 
 def load(file: Path, key: object) -> Any | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from ..run import current
 from .captions import captions_once as recorded
 from .established import establish, established
 from .late import LateDict
-from .listing import Files, Listing, hold
+from .listing import Files, Listing, hold, listing_from
 from .listing import files_to_match as unmatched
 from .listing import listed as whole
 from .listing import walked as walk
@@ -24,6 +24,7 @@ from .record import record_beside
 from .scan import scan
 from .shared import has_none, lacks_no_entry
 from .shared import metadata_from as shared
+from .text import HELD
 from .unseen import UnseenIndex, counted
 
 WRITTEN_AT_ONCE = 10_000
@@ -178,10 +179,9 @@ def written_at_once(data: Any, file: Any) -> bool:
     if not active():
         return False
     if isinstance(data, Listing) and data.pending and data.paths.plain():
-        file.write('{"')
-        for text in data.paths.joined(b'": false, "'):
+        begin, between, end = HELD
+        for text in chain([begin], data.paths.joined(between), [end]):
             file.write(text.decode("ascii"))
-        file.write('": false}')
         return True
     if type(data) is not dict or not data:
         file.write(json.dumps(data))
@@ -194,3 +194,12 @@ def written_at_once(data: Any, file: Any) -> bool:
         before = ", "
     file.write("}")
     return True
+
+
+def read_at_once(file: Any, read: Callable[[], Any]) -> Any:
+    """What upstream loads of its own files; a listing is filled when somebody looks into it."""
+    if not active():
+        return read()
+    text = file.read()
+    listing = listing_from(text)
+    return json.loads(text) if listing is None else listing

@@ -34,6 +34,20 @@ def unpacked(data: bytes) -> Iterator[list[str]]:
         yield piece.decode(errors="surrogateescape").split(_BETWEEN)
 
 
+# As `json.dumps` writes a dict of names, each with a False.
+HELD = b'{"', b'": false, "', b'": false}'
+
+
+def packed_from_json(text: str) -> bytes | None:
+    """The names of such a dict; None where only JSON can tell."""
+    begin, between, end = HELD
+    data = text.encode() if text.isascii() else b""
+    if not data.startswith(begin) or not data.endswith(end) or _NUL in data:
+        return None
+    names = data[len(begin) : -len(end)].replace(between, _NUL)
+    return names if names and not names.translate(None, _PLAIN) else None
+
+
 class PackedPaths:
     """Paths of many files by folder: each folder's path with its slash, and the names in it, packed."""
 
