@@ -515,6 +515,7 @@ def test_first_batch_scan_index_killed_while_it_is_written_is_whole(tmp_path: Pa
         writer.communicate()
         found = load(file, "key")
         assert found is not None and found == [found[0]] * 300_000
+        assert [one.name for one in tmp_path.iterdir()] == ["x.gh200"]
 
 
 @pytest.mark.slow
