@@ -57,6 +57,10 @@ class Started:
     def writers(self, end: str = ".gh200") -> set[int]:
         return {note["rank"] for note in self.notes if note.get("put", "").endswith(end)}
 
+    def late(self) -> list[list[str]]:
+        """The listings that nobody had looked into at the first batch, of each rank."""
+        return [note["late"] for note in self.notes if "late" in note]
+
     def metadata(self) -> list[tuple[str, int]]:
         return [(note["held"], note["unread"]) for note in self.notes if "held" in note]
 
@@ -92,7 +96,9 @@ class Trainings:
             launcher=Watched(place=self.server, ranks=ranks),
             resume=resume,
             orders={},
-            variables=VARIABLES | {VARIABLE: json.dumps({"notes": str(notes)} | (orders or {}))},
+            # Upstream prints what it compares where it says all, so there it compares.
+            variables=VARIABLES
+            | {"SIMPLETUNER_LOG_LEVEL": "INFO", VARIABLE: json.dumps({"notes": str(notes)} | (orders or {}))},
         )
         assert code is None or run.code == code, run.text[-4000:]
         return Started(run, read_lines(notes))

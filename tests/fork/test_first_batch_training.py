@@ -6,6 +6,7 @@ import random
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
     "scan": {"on": "subprocess.Popen", "of": "marshal", "after": 0.05},
     "buckets": {"on": PUT, "of": "aspect_ratio_bucket_indices_many.json"},
     "metadata": {"on": PUT, "of": "aspect_ratio_bucket_metadata_many.json"},
+    "record of metadata": {"on": PUT, "of": "metadata-"},
     "record of captions": {"on": PUT, "of": "captions-"},
     "record of latents": {"on": PUT, "of": "latents-"},
     "record of a listing": {"on": PUT, "of": "listing-"},
@@ -57,10 +59,13 @@ def test_first_batch_training_has_the_bits_of_upstreams_start(trainings: Trainin
     for started in (cold, warm):
         assert len(set(started["upstream"].bits()[1])) == 4
         assert started["usual"].bits() == started["certified"].bits() == started["upstream"].bits()
-    assert trainings.records() == {"captions", "latents", "established"}
     again = trainings.warm("certified-again", "certified", resume="certified-cold", **MORE_STEPS)
     assert again.bits() == warm["upstream"].bits()
     assert again.captions() == {0: 0}, "a certificate stands for them"
+    # The output folder, with the listings in it, is that of the run it goes on from.
+    late = trainings.warm("certified-late", "certified", resume="certified-again", resume_from_checkpoint="")
+    assert late.late() == [["pictures", "latents", "names"]] and warm["upstream"].late() == [[]]
+    assert trainings.records() == {"captions", "established", "lacking", "latents", "metadata", "placed"}
     assert all(started.captions() == {0: COUNT} for started in [*cold.values(), *warm.values()]), "no certificate yet"
     [(held, unread)] = again.metadata()
     assert held == "Columns" and unread > COUNT // 2
@@ -88,6 +93,7 @@ def test_first_batch_training_of_two_ranks_has_the_bits_of_upstreams_start(train
     # The other rank may find the certificate that the first has just made.
     assert again.captions() == {0: 0, 1: 0} and warm["certified"].captions()[0] == COUNT
     assert [held for held, _ in again.metadata()] == ["Columns"] * 2
+    assert all({"latents", "names"} <= set(late) for late in again.late())
 
 
 @pytest.mark.slow
@@ -140,11 +146,18 @@ def test_first_batch_training_killed_in_its_start_begins_again(trainings: Traini
 
 
 @pytest.mark.slow
-def test_first_batch_training_killed_when_it_certifies_begins_again(trainings: Trainings) -> None:
+@pytest.mark.parametrize("record", ["established", "lacking"])
+def test_first_batch_training_killed_when_it_keeps_what_it_found_begins_again(
+    trainings: Trainings, record: str
+) -> None:
     trainings.cold("whole", "certified")
-    dies = {"kill": {"on": PUT, "of": "established-"}}
+    dies = {"kill": {"on": PUT, "of": f"{record}-"}}
     trainings.warm("killed", "certified", orders=dies, code=-signal.SIGKILL)
-    assert "established" not in trainings.records()
-    starts = [trainings.warm(name, "certified") for name in ("again", "once more")]
-    assert [start.captions() for start in starts] == [{0: COUNT}, {0: 0}]
-    assert starts[0].bits() == starts[1].bits()
+    assert record not in trainings.records()
+    names = ["killed", "again", "once more", "and again"]
+    starts = [
+        trainings.warm(name, "certified", resume=before, resume_from_checkpoint="") for before, name in pairwise(names)
+    ]
+    assert record in trainings.records()
+    assert starts[-1].captions() == {0: 0} and starts[-1].late() == [["pictures", "latents", "names"]]
+    assert starts[0].bits() == starts[1].bits() == starts[2].bits()

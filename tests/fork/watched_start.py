@@ -56,8 +56,8 @@ class Start:
         timer.start()
 
     def _first(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Before the first micro-batch each dataset is noted: how its metadata is held, how many entries of it are still unread, and how
-        many captions were gone through."""
+        """Before the first micro-batch each dataset is noted: how its metadata is held, how many entries of it are still unread, how
+        many captions were gone through, and which listings nobody has looked into."""
 
         def accumulate(accelerator: Any, *models: Any) -> Any:
             if not self._begun:
@@ -76,7 +76,13 @@ class Start:
                 unread = sum(type(entry) is int for entry in dict.values(held))
                 records = made["text_embed_cache"].prompt_records
                 captions = sum(record["metadata"].get("data_backend_id") == name for record in records)
-                self._note(dataset=name, held=type(held).__name__, unread=unread, captions=captions)
+                listings = {
+                    "pictures": StateTracker.all_image_files.get(name),
+                    "latents": StateTracker.all_vae_cache_files.get(name),
+                    "names": made["vaecache"].image_path_to_vae_path,
+                }
+                late = [what for what, listing in listings.items() if getattr(listing, "pending", False)]
+                self._note(dataset=name, held=type(held).__name__, unread=unread, captions=captions, late=late)
 
     def _note(self, **entry: Any) -> None:
         with open(self._notes, "a", encoding="utf-8") as notes:
