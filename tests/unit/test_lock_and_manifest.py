@@ -100,8 +100,8 @@ def test_empty_checklist_is_the_one_the_tool_fills_in() -> None:
 
 def test_the_footprint_in_upstream_stays_small() -> None:
     sites, added, touched = manifest.totals(Project(ROOT).patches)
-    assert sites <= 67
-    assert added + touched <= 70
+    assert sites <= 76
+    assert added + touched <= 82
 
 
 def test_every_edit_is_in_the_lock_and_the_lock_has_no_other() -> None:

@@ -10,11 +10,19 @@ from typing import Any
 
 from simpletuner.helpers.training.state_tracker import StateTracker
 
+from ..run import current
 from .record import PACKED_STAT, Stat, clock_of, load, record_beside, save, settled, stat_of
 
 # What upstream's reading of one file depends on, by the names it has there.
 _ASKED = ("use_captions", "prepend_instance_prompt", "instance_prompt", "disable_multiline_split", "shuffle_enabled")
 ATTRIBUTE = "_gh200_captions"
+
+
+class AllRead(dict[str, int]):
+    """By dataset, when upstream began to read its captions; not where one of them could not be read."""
+
+    def __init__(self, _: object) -> None:
+        super().__init__()
 
 
 def captions_once(backend: Any, images: Iterable[Any], asked: dict[str, Any]) -> Iterable[Any]:
@@ -34,6 +42,9 @@ def _asked_once(backend: Any, images: Iterable[Any], captions: Captions) -> Iter
         yield from images
     finally:
         delattr(backend, ATTRIBUTE)
+    run = current()
+    if run is not None and not captions.unread:
+        run.part(AllRead)[backend.id] = captions.clock
     if getattr(backend.accelerator, "is_local_main_process", True):
         captions.save()
 
@@ -47,11 +58,11 @@ class Captions:
         self._paths, self._stats, self._captions = kept
         self._at = 0
         self._places: dict[str, int] | None = None
-        self._clock = clock_of(self._file.parent) or 0
+        self.clock = clock_of(self._file.parent) or 0
         # In the order of this start: places of the record that still hold, or ~places in what is new.
         self._order = array("q")
         self._new: list[tuple[str, Stat, Any]] = []
-        self.read = 0
+        self.read = self.unread = 0
 
     def caption(self, image: str, read: Callable[[], Any]) -> Any:
         """What upstream's `read` gave when the caption file was as it is now."""
@@ -60,16 +71,21 @@ class Captions:
         except (OSError, ValueError):
             stat = None
         if stat is None:
-            return read()
+            return self._counted(read())
         place = self._place(image)
         if place is not None and PACKED_STAT.unpack_from(self._stats, place * PACKED_STAT.size) == stat:
             self._order.append(place)
             return self._captions[place]
         self.read += 1
-        caption = read()
-        if caption is not None and settled(stat, self._clock):
+        caption = self._counted(read())
+        if caption is not None and settled(stat, self.clock):
             self._order.append(~len(self._new))
             self._new.append((image, stat, caption))
+        return caption
+
+    def _counted(self, caption: Any) -> Any:
+        """Upstream goes on without one that it cannot read, which may be otherwise a moment later."""
+        self.unread += caption is None
         return caption
 
     def _place(self, image: str) -> int | None:

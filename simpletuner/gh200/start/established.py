@@ -15,7 +15,8 @@ from typing import Any
 
 from simpletuner.helpers.training.state_tracker import StateTracker
 
-from .captions import caption_place
+from ..run import current
+from .captions import AllRead, caption_place
 from .listing import Listing, digest_of_listing
 from .native import caption_stats
 from .record import all_settled, clock_of, load, record_beside, save, stats_of
@@ -56,11 +57,18 @@ def establish(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> No
         return
     if not all(text.hash_prompt_with_path(record) in listed for record in records):
         return
-    file = _file(made)
-    clock = clock_of(file.parent)
+    clock = _clock(backend, made)
     seen = _seen(backend, made, clock) if clock is not None else None
     if seen is not None:
-        save(file, _key(factory, backend, made), seen)
+        save(_file(made), _key(factory, backend, made), seen)
+
+
+def _clock(backend: dict[str, Any], made: dict[str, Any]) -> int | None:
+    """Before the first caption was read: what is younger may have been edited after that. None if one could not be read."""
+    run = current()
+    if run is None or _strategy(backend, made) != "textfile":
+        return clock_of(_file(made).parent)
+    return run.part(AllRead).pop(made["id"], None)
 
 
 def _plain(factory: Any, backend: dict[str, Any], made: dict[str, Any]) -> bool:

@@ -59,7 +59,11 @@ class Files:
     def matching(self, extensions: Extensions) -> bytes:
         found = self.matches.get(extensions)
         if found is None:
-            names = packed(_look_into(self.folder)[1]) if self.names is None else self.names
+            try:
+                names = packed(_look_into(self.folder)[1]) if self.names is None else self.names
+            except OSError:
+                # Gone since it was found: `os.walk` leaves it out.
+                return b""
             found = names
             if extensions:
                 found = packed(n for part in unpacked(names) for n in part if n.lower().endswith(extensions))

@@ -25,6 +25,8 @@ from .text import packed, unpacked
 Lacking = tuple[bytes, bytes]
 
 _IS_LATENT = methodcaller("endswith", ".pt")
+# The listing whose pictures a cache has names of: upstream may list anew and compare with the names it has.
+NAMED = "_gh200_named"
 
 
 def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
@@ -36,6 +38,7 @@ def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
         return pictures
     # Not the listing itself: upstream's maps stay what they are when it lists anew.
     paths = pictures.paths if isinstance(pictures, Listing) else pictures
+    setattr(cache, NAMED, digest_of_listing(pictures))
     if _lacking(cache, pictures) is not None:
         cache.image_path_to_vae_path = LateDict(lambda: zip(paths, _names_of(cache, list(paths)), strict=True))
         cache.vae_path_to_image_path = LateDict(lambda: zip(_names_of(cache, list(paths)), paths, strict=True))
@@ -51,7 +54,7 @@ def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
 def pictures_to_match(cache: Any) -> set[str] | None:
     """Those that have no latent, where that is known; None: upstream must compare."""
     # Upstream prints what it compared.
-    if not _plain(cache) or os.environ.get("SIMPLETUNER_LOG_LEVEL") == "DEBUG":
+    if not _plain(cache) or not _named(cache) or os.environ.get("SIMPLETUNER_LOG_LEVEL") == "DEBUG":
         return None
     lacking = _lacking(cache, _pictures(cache))
     return None if lacking is None else set(lacking)
@@ -62,7 +65,7 @@ def caches_to_match(cache: Any, files: Collection[str], matched: list[str]) -> I
     if type(cache) is not VAECache or os.environ.get("SIMPLETUNER_LOG_LEVEL") == "DEBUG" or not _all_latents(files):
         return files
     matched += [image for image in map(cache.vae_path_to_image_path.get, files) if image is not None]
-    if _plain(cache) and getattr(cache.accelerator, "is_local_main_process", True):
+    if _plain(cache) and _named(cache) and getattr(cache.accelerator, "is_local_main_process", True):
         pictures, found = _pictures(cache), set(matched)
         listed = StateTracker.get_vae_cache_files(data_backend_id=cache.id)
         lacking = packed(path for path in pictures if path not in found)
@@ -73,6 +76,10 @@ def caches_to_match(cache: Any, files: Collection[str], matched: list[str]) -> I
 def _plain(cache: Any) -> bool:
     local = cache.image_data_backend.type == cache.cache_data_backend.type == "local"
     return cache.metadata_backend is not None and local
+
+
+def _named(cache: Any) -> bool:
+    return bool(getattr(cache, NAMED, None) == digest_of_listing(_pictures(cache)))
 
 
 def _pictures(cache: Any) -> Collection[str]:
