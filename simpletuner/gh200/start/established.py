@@ -17,7 +17,7 @@ from simpletuner.helpers.training.state_tracker import StateTracker
 
 from ..run import current
 from .captions import AllRead, caption_place
-from .listing import Listing, digest_of_listing
+from .held import Listing, digest_of_listing
 from .native import caption_stats
 from .record import all_settled, clock_of, load, record_beside, save, stats_of
 

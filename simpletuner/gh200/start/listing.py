@@ -13,9 +13,9 @@ from typing import Any
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from ..run import current
-from .late import LateDict, LateList
-from .record import Stat, clock_of, digest_of, load, save, settled, stat_of
-from .text import PackedPaths, packed, packed_from_json, unpacked
+from .held import FolderFiles
+from .record import Stat, clock_of, load, save, settled, stat_of
+from .text import packed, unpacked
 
 FOLDER = "gh200_start"
 # A record is written anew when a hundredth of it has changed.
@@ -109,62 +109,6 @@ def _walk(top: Any) -> _Walk | None:
     if not output or run is None or not isinstance(top, str | os.PathLike):
         return None
     return _Walk(Path(output) / FOLDER, os.fspath(top), run.part(Listings))
-
-
-class FolderFiles(LateList):
-    """Paths of the files of one folder."""
-
-    def __init__(self, folder: str, names: bytes) -> None:
-        self.packed = os.path.join(os.path.abspath(folder), ""), names
-        paths = PackedPaths()
-        paths.add(*self.packed)
-        super().__init__(lambda: paths, paths.count)
-
-
-class Listing(LateDict):
-    """What upstream holds of a listing: its paths, each with a False."""
-
-    def __init__(self) -> None:
-        self.paths = PackedPaths()
-        super().__init__(self._held, 0)
-
-    def _held(self) -> Iterable[tuple[str, bool]]:
-        return dict.fromkeys(self.paths, False).items()
-
-    def add(self, folder: str, names: bytes) -> None:
-        self.paths.add(folder, names)
-        self.promise(self._held, self.paths.count)
-
-    def clear(self) -> None:
-        super().clear()
-        self.paths = PackedPaths()
-
-
-def hold(held: dict[str, Any], dataset: str, folder: Any) -> Any:
-    """A folder of a listing, and what upstream must still take from it, path by path, into the dict it holds of a dataset."""
-    if type(folder) is not tuple or len(folder) != 3 or not isinstance(folder[2], FolderFiles) or not folder[2].pending:
-        return folder
-    if not held[dataset] and not isinstance(held[dataset], Listing):
-        held[dataset] = Listing()
-    listing = held[dataset]
-    if not isinstance(listing, Listing) or (listing and not listing.pending):
-        return folder
-    listing.add(*folder[2].packed)
-    return *folder[:2], ()
-
-
-def listing_from(text: str) -> Listing | None:
-    """What another rank wrote of its listing; None where only JSON can tell."""
-    paths = packed_from_json(text)
-    if paths is None:
-        return None
-    listing = Listing()
-    listing.add("", paths)
-    return listing
-
-
-def digest_of_listing(files: Iterable[str]) -> bytes:
-    return files.paths.digest if isinstance(files, Listing) and files.pending else digest_of(files)
 
 
 class _Walk:

@@ -16,8 +16,8 @@ from typing import Any
 from simpletuner.helpers.caching.vae import VAECache
 from simpletuner.helpers.training.state_tracker import StateTracker
 
+from .held import Listing, digest_of_listing
 from .late import LateDict
-from .listing import Listing, digest_of_listing
 from .record import load, record_beside, save
 from .text import packed, unpacked
 

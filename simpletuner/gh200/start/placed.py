@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from .listing import Listing
+from .held import Listing
 from .record import digest_of, load, record_beside, save
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from ..run import current
 from .captions import captions_once as recorded
 from .established import establish, established
+from .held import Listing, hold, listing_from
 from .late import LateDict
-from .listing import Files, Listing, hold, listing_from
+from .listing import Files
 from .listing import files_to_match as unmatched
 from .listing import listed as whole
 from .listing import walked as walk
