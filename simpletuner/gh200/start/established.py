@@ -17,7 +17,7 @@ from simpletuner.helpers.training.state_tracker import StateTracker
 
 from ..run import current
 from .captions import AllRead, caption_place
-from .held import Listing, digest_of_listing
+from .held import digest_of_listing, unread
 from .native import caption_stats
 from .record import all_settled, clock_of, load, record_beside, save, stats_of
 
@@ -121,7 +121,7 @@ def _seen(backend: dict[str, Any], made: dict[str, Any], clock: int | None) -> l
 
 
 def _caption_stats(images: Any) -> array[int]:
-    paths = images.paths if isinstance(images, Listing) and images.pending else None
+    paths = unread(images)
     at_once = caption_stats(paths) if paths is not None else None
     return stats_of(map(caption_place, paths or map(str, images))) if at_once is None else at_once
 

@@ -63,5 +63,11 @@ def listing_from(text: str) -> Listing | None:
     return listing
 
 
+def unread(files: Any) -> PackedPaths | None:
+    """The paths of a listing that nobody has looked into; None of anything else."""
+    return files.paths if isinstance(files, Listing) and files.pending else None
+
+
 def digest_of_listing(files: Iterable[str]) -> bytes:
-    return files.paths.digest if isinstance(files, Listing) and files.pending else digest_of(files)
+    paths = unread(files)
+    return digest_of(files) if paths is None else paths.digest

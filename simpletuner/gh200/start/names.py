@@ -16,7 +16,7 @@ from typing import Any
 from simpletuner.helpers.caching.vae import VAECache
 from simpletuner.helpers.training.state_tracker import StateTracker
 
-from .held import Listing, digest_of_listing
+from .held import digest_of_listing, unread
 from .late import LateDict
 from .record import load, record_beside, save
 from .text import packed, unpacked
@@ -33,11 +33,11 @@ def files_to_name(cache: Any, files: Iterable[Any]) -> Iterable[Any]:
     """Those that upstream must still name: none if it has named just these before. Its two maps are filled then."""
     if not _plain(cache):
         return files
-    pictures = files if isinstance(files, Listing) and files.pending else list(files)
-    if isinstance(pictures, list) and not set(map(type, pictures)) <= {str}:
-        return pictures
     # Not the listing itself: upstream's maps stay what they are when it lists anew.
-    paths = pictures.paths if isinstance(pictures, Listing) else pictures
+    paths = unread(files) or list(files)
+    if isinstance(paths, list) and not set(map(type, paths)) <= {str}:
+        return paths
+    pictures = paths if isinstance(paths, list) else files
     setattr(cache, NAMED, digest_of_listing(pictures))
     if _lacking(cache, pictures) is not None:
         cache.image_path_to_vae_path = LateDict(lambda: zip(paths, _names_of(cache, list(paths)), strict=True))

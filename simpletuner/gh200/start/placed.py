@@ -6,23 +6,24 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from .held import Listing
+from .held import unread
 from .record import digest_of, load, record_beside, save
 
 
 def just_these(backend: Any, files: Any) -> bool:
     """Whether every picture of a listing is in a bucket, once, and nothing else is there."""
-    if not isinstance(files, Listing) or not files.pending or backend.data_backend.type != "local":
+    listed = unread(files)
+    if listed is None or backend.data_backend.type != "local":
         return False
     buckets: Iterable[list[str]] = backend.aspect_ratio_bucket_indices.values()
     paths = list(chain.from_iterable(buckets))
-    if len(paths) != len(files) or not set(map(type, paths)) <= {str}:
+    if len(paths) != listed.count or not set(map(type, paths)) <= {str}:
         return False
     file, key = record_beside(backend.cache_file, "placed"), digest_of(paths)
-    if load(file, key) == files.paths.digest:
+    if load(file, key) == listed.digest:
         return True
     # In another order, perhaps: upstream saves the buckets as it has shuffled them.
-    if set(paths) != set(files.paths):
+    if set(paths) != set(listed):
         return False
-    save(file, key, files.paths.digest)
+    save(file, key, listed.digest)
     return True

@@ -11,7 +11,7 @@ from typing import Any
 from ..run import current
 from .captions import captions_once as recorded
 from .established import establish, established
-from .held import Listing, hold, listing_from
+from .held import hold, listing_from, unread
 from .late import LateDict
 from .listing import Files
 from .listing import files_to_match as unmatched
@@ -179,9 +179,10 @@ def written_at_once(data: Any, file: Any) -> bool:
     """As `json.dump` writes it, by what is written in C; False: upstream's own."""
     if not active():
         return False
-    if isinstance(data, Listing) and data.pending and data.paths.plain():
+    paths = unread(data)
+    if paths is not None and paths.plain():
         begin, between, end = HELD
-        for text in chain([begin], data.paths.joined(between), [end]):
+        for text in chain([begin], paths.joined(between), [end]):
             file.write(text.decode("ascii"))
         return True
     if type(data) is not dict or not data:
