@@ -1,8 +1,9 @@
-"""Upstream's own metadata backend and sampler over a folder of pictures, without a Trainer: off is upstream, on is ours."""
+"""Upstream's own metadata backend over a folder of pictures, without a Trainer: off is upstream, on is ours."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import queue
@@ -18,6 +19,7 @@ from typing import Any
 from PIL import Image
 
 from simpletuner.gh200 import run
+from simpletuner.gh200.hooks import metadata_backend
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.settings.sources import read_settings
 
@@ -25,7 +27,7 @@ NAME = "pictures"
 
 
 def arguments(output: Path, **changes: Any) -> Namespace:
-    """What upstream's scan and sampler read of a parsed config."""
+    """What upstream's scan reads of a parsed config."""
     usual = {
         "output_dir": str(output),
         "aspect_bucket_worker_count": 1,
@@ -36,21 +38,18 @@ def arguments(output: Path, **changes: Any) -> Namespace:
         "ignore_missing_files": False,
         "model_family": "sdxl",
         "model_type": "lora",
-        "print_sampler_statistics": False,
-        "i_know_what_i_am_doing": False,
     }
     return Namespace(**usual | changes)
 
 
 @contextlib.contextmanager
-def fast_start(on: bool = True, certified: bool = False) -> Iterator[None]:
-    """A run with the fast start on, by any key of ours or by its own; without one, all is upstream's own code."""
+def fast_start(on: bool = True) -> Iterator[None]:
+    """A run with the fast start on; without one, all is upstream's own code."""
     if not on:
         run.end()
         yield
         return
-    key = {"fast_start": True} if certified else {"uvm_log_interval": 100}
-    run.begin(read_settings({"gh200_optimizations": key}, {}), CacheOptions())
+    run.begin(read_settings({"gh200_optimizations": {"fast_start": True}}, {}), CacheOptions())
     try:
         yield
     finally:
@@ -89,7 +88,7 @@ class Scene:
         self.output.mkdir()
 
     def backend(self, data_backend: Any = None) -> Any:
-        """Upstream's metadata backend as a fresh process would make it."""
+        """Upstream's metadata backend as its factory makes it in a fresh process."""
         from simpletuner.helpers.data_backend.local import LocalDataBackend
         from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
         from simpletuner.helpers.training.state_tracker import StateTracker
@@ -101,7 +100,7 @@ class Scene:
         StateTracker.set_data_backend_config(NAME, dict(self.dataset))
         with contextlib.suppress(FileNotFoundError):
             (self.output / f"all_image_files_{NAME}.json").unlink()
-        return DiscoveryMetadataBackend(
+        backend = DiscoveryMetadataBackend(
             id=NAME,
             instance_data_dir=str(self.folder),
             cache_file=str(self.output / "aspect_ratio_bucket_indices"),
@@ -118,12 +117,13 @@ class Scene:
             delete_problematic_images=self.dataset.get("delete_problematic_images", False),
             max_num_samples=self.dataset.get("max_num_samples"),
         )
+        return metadata_backend(backend)
 
     def scanned(self, on: bool, seed: int = 7, fresh: bool = True, data_backend: Any = None) -> dict[str, Any]:
         """A scan and everything it left behind; a fresh one starts from nothing."""
         if fresh:
             self.forget_files()
-        with fast_start(on), _queues_that_keep():
+        with fast_start(on), queues_that_keep():
             backend = self.backend(data_backend)
             random.seed(seed)
             backend.compute_aspect_ratio_bucket_indices()
@@ -136,27 +136,10 @@ class Scene:
             }
 
 
-def sampler_over(scene: Scene, buckets: dict[str, list[str]], batch: int) -> Any:
-    """Upstream's sampler over names that no file stands behind."""
-    from accelerate import PartialState
-
-    from simpletuner.helpers.multiaspect.sampler import MultiAspectSampler
-
-    PartialState(cpu=True)
-    backend = scene.backend()
-    backend.aspect_ratio_bucket_indices = buckets
-    for path in {path for paths in buckets.values() for path in paths}:
-        backend.image_metadata[path] = {"crop_coordinates": (0, 0), "target_size": (64, 64)}
-    return MultiAspectSampler(
-        id=NAME,
-        metadata_backend=backend,
-        data_backend=backend.data_backend,
-        model=None,
-        accelerator=Alone(),
-        batch_size=batch,
-        caption_strategy="instanceprompt",
-        instance_prompt="a picture",
-    )
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 def cpu_seconds() -> float:
@@ -185,7 +168,7 @@ def queues_that_let_go() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _queues_that_keep() -> Iterator[None]:
+def queues_that_keep() -> Iterator[None]:
     """Upstream's scan loses what its pipes have not carried when its threads end; what it would give is compared here."""
     from simpletuner.helpers.metadata.backends import base
 

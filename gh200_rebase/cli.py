@@ -25,7 +25,7 @@ examples:
   ./execute_gh200_rebase.sh --upstream git:../SimpleTuner@main --into ../SimpleTuner
   ./execute_gh200_rebase.sh explain 01                          what patch 01 does and where it lands
   ./execute_gh200_rebase.sh check --upstream pypi:latest --propose   write a repair for each edit that lost its place
-  ./execute_gh200_rebase.sh matrix --git ../SimpleTuner --first-parent   every commit since 3.1.1
+  ./execute_gh200_rebase.sh matrix --git ../SimpleTuner --first-parent   every commit since 4.0.6
   ./execute_gh200_rebase.sh --rollback                          back to the tree as it was before the last run
 """
 

@@ -66,9 +66,17 @@ def _overlay_files(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
+def _without_reason(items: list[pytest.Item]) -> list[str]:
+    """Tests that are marked slow and do not say why; each of them leaves the default run."""
+    said = ((item, mark) for item in items for mark in item.iter_markers("slow"))
+    return sorted({item.nodeid for item, mark in said if not str(mark.kwargs.get("reason", "")).strip()})
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if silent := _without_reason(items):
+        raise pytest.UsageError('pytest.mark.slow needs a reason="...": ' + ", ".join(silent))
     for item in items:
-        in_fork = item.path.is_relative_to(ROOT / "tests/fork")
+        in_fork = item.path.is_relative_to(ROOT / "tests/fork") or item.get_closest_marker("fork") is not None
         if not any(item.get_closest_marker(level) for level in LEVELS):
             item.add_marker("system" if in_fork else "unit")
         if in_fork:

@@ -13,6 +13,7 @@ class Run:
     at_root: bool = False
     more: str = ""
     marks: tuple[str, ...] = ()
+    slow: str = ""  # why, where it takes long
     needs: str = ""  # a file of the checkout; without it the command is skipped
 
 
@@ -40,7 +41,6 @@ ALLOCATION = "tests/unit/test_diagnostic_allocation.py"
 ACCEPTANCE = "tests/unit/test_acceptance.py"
 REBASE = "tests/unit/test_rebase_cli.py"
 SETUP = "tests/unit/test_setup.py"
-STAGE = "tests/unit/test_fleet_command.py"
 BENCH = "tests/unit/test_unified_bench.py"
 SCRIPTS = "tests/fork/test_validation_scripts.py"
 EXAMPLE = Elsewhere("tests/unit/test_docs.py::test_the_worked_example_of_a_rebase", "worked example")
@@ -88,11 +88,11 @@ COMMANDS: dict[str, How] = {
     "python3 gh200_diagnostic.py --skip-allocation": Elsewhere(
         f"{DIAGNOSTIC}::test_bare_python_without_a_gpu", "--skip-allocation"
     ),
-    "python gh200_diagnostic.py --oversubscription-scale 1.5": Run(ANY_MACHINE, marks=("slow",)),
+    "python gh200_diagnostic.py --oversubscription-scale 1.5": Run(ANY_MACHINE, slow="allocates and copies memory"),
     "python gh200_diagnostic.py --bandwidth": Elsewhere(
         f"{ALLOCATION}::test_bandwidth_measures_three_paths_both_ways", "--bandwidth"
     ),
-    ".venv/bin/python gh200_diagnostic.py --bandwidth": Run(ANY_MACHINE, marks=("slow",)),
+    ".venv/bin/python gh200_diagnostic.py --bandwidth": Run(ANY_MACHINE, slow="allocates and copies memory"),
     ".venv/bin/python gh200_diagnostic.py --config config/your_config.json": Elsewhere(
         f"{DIAGNOSTIC}::test_example_config_on_a_fresh_clone", "--config"
     ),
@@ -125,20 +125,10 @@ COMMANDS: dict[str, How] = {
     "sbatch scripts/slurm/gh200.sbatch jobs/photos/config.json": SBATCH,
     "sbatch --nodes=2 --gpus-per-node=4 scripts/slurm/gh200.sbatch jobs/photos/config.json": SBATCH,
     "accelerate launch": LAUNCH,
-    "accelerate launch --enable_cpu_affinity": Elsewhere(
-        "tests/unit/test_configs.py::test_accelerate_reads_its_configs", "accelerate"
-    ),
     "python train.py": LAUNCH,
     "python -m simpletuner.gh200.ramp config/your_config.json": Run(),
-    "python -m simpletuner.gh200.ramp --processes 1 --plot ramp.png config/your_config.json": Run(marks=("slow",)),
-    "python -m simpletuner.gh200.stage config/your_config.json --for 8h": Elsewhere(
-        f"{STAGE}::test_fleet_kept_a_run_attaches_and_goes_on_when_it_is_dropped", "--for"
-    ),
-    "python -m simpletuner.gh200.stage list": Elsewhere(
-        f"{STAGE}::test_fleet_kept_a_run_attaches_and_goes_on_when_it_is_dropped", "list"
-    ),
-    "python -m simpletuner.gh200.stage drop": Elsewhere(
-        f"{STAGE}::test_fleet_kept_a_run_attaches_and_goes_on_when_it_is_dropped", "drop"
+    "python -m simpletuner.gh200.ramp --processes 1 --plot ramp.png config/your_config.json": Run(
+        slow="loads matplotlib"
     ),
     # figures
     "nvidia-smi dmon -s u": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),
@@ -151,12 +141,12 @@ COMMANDS: dict[str, How] = {
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),
     "python -m gh200_lab.bench ramp": Elsewhere(f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"),
-    "pytest -k ramp_words_bf16": Run(at_root=True, more=" --collect-only -q", marks=("slow",)),
+    "pytest -k ramp_words_bf16": Run(at_root=True, more=" --collect-only -q", slow="collects every test"),
     "python -m gh200_lab.bench.ramp_study --output docs/ramp_study.png": Elsewhere(
         "tests/unit/test_ramp_measured.py::test_ramp_measured_study_draws_its_plot", "gh200_lab.bench.ramp_study"
     ),
     ".venv/bin/python -m gh200_lab.bench step": Run(
-        more=" --quick --rounds 1", marks=("slow",), needs="build/fork/simpletuner"
+        more=" --quick --rounds 1", slow="a benchmark", needs="build/fork/simpletuner"
     ),
     ".venv/bin/python -m gh200_lab.bench start": Elsewhere(
         "tests/fork/test_first_batch_reports.py::test_first_batch_bench_runs_in_small", "start"
@@ -170,12 +160,6 @@ COMMANDS: dict[str, How] = {
     ".venv/bin/python -m gh200_lab.bench warm": Elsewhere(
         f"{BENCH}::test_warm_cache_bench_reads_ahead_and_beside_its_peers", "bench"
     ),
-    "python -m simpletuner.gh200.caches list config/your_config.json": Elsewhere(
-        "tests/unit/test_cache_cli.py::test_cache_cli_lists_what_lies_where", "list"
-    ),
-    "python -m simpletuner.gh200.caches clear config/your_config.json --older-than 30d": Elsewhere(
-        "tests/unit/test_cache_cli.py::test_cache_cli_clear_by_age_and_staleness", "--older-than"
-    ),
     ".venv/bin/python -m gh200_lab.bench all": Elsewhere(
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),
@@ -187,8 +171,12 @@ COMMANDS: dict[str, How] = {
     "scripts/capture_baseline.sh --steps 200 --trace": Program("nvidia-smi", "the profiler's trace needs a GPU"),
     # rebase
     "./execute_gh200_rebase.sh status": Run(at_root=True),
-    "./execute_gh200_rebase.sh check --upstream pypi:latest": Run((0, 2), at_root=True, marks=("network", "slow")),
-    "./execute_gh200_rebase.sh --upstream pypi:latest --dry-run": Run((0, 2), at_root=True, marks=("network", "slow")),
+    "./execute_gh200_rebase.sh check --upstream pypi:latest": Run(
+        (0, 2), at_root=True, marks=("network",), slow="downloads and analyses a release"
+    ),
+    "./execute_gh200_rebase.sh --upstream pypi:latest --dry-run": Run(
+        (0, 2), at_root=True, marks=("network",), slow="downloads and analyses a release"
+    ),
     "./execute_gh200_rebase.sh --upstream pypi:latest": Elsewhere(
         f"{REBASE}::test_apply_gives_pristine_import_and_one_commit_per_patch", "lab.run"
     ),
@@ -230,7 +218,9 @@ COMMANDS: dict[str, How] = {
     "./execute_gh200_rebase.sh verify build/fork": Elsewhere(
         "tests/unit/test_reproducible.py::test_reproducible_tree_is_verified", "verify"
     ),
-    "./execute_gh200_rebase.sh wheel": Run(at_root=True, marks=("network", "slow"), needs="build/fork/simpletuner"),
+    "./execute_gh200_rebase.sh wheel": Run(
+        at_root=True, marks=("network",), slow="builds a wheel", needs="build/fork/simpletuner"
+    ),
     "./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.5.0": EXAMPLE,
     "git diff --stat": EXAMPLE,
     # validation, tests and generated pages
@@ -246,13 +236,15 @@ COMMANDS: dict[str, How] = {
     "scripts/run_all_tests.sh": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh --fast": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh --full": Run(at_root=True, more=" --help"),
-    "pytest tests -k ramp": Run(at_root=True, more=" --collect-only -q", marks=("slow",)),
+    "pytest tests -k ramp": Run(at_root=True, more=" --collect-only -q", slow="collects every test"),
     '.venv/bin/python -m pytest tests -k "stand_in or uvm or arena or unified or driver"': Run(
-        at_root=True, more=" --collect-only -q", marks=("slow",)
+        at_root=True, more=" --collect-only -q", slow="collects every test"
     ),
-    '.venv/bin/python -m pytest tests -k "superchip" -q': Run(at_root=True, more=" --collect-only -q", marks=("slow",)),
+    '.venv/bin/python -m pytest tests -k "superchip" -q': Run(
+        at_root=True, more=" --collect-only -q", slow="collects every test"
+    ),
     '.venv/bin/python -m pytest tests --fork -k "beyond_hbm"': Run(
-        at_root=True, more=" --collect-only -q", marks=("slow",)
+        at_root=True, more=" --collect-only -q", slow="collects every test"
     ),
     "python -m simpletuner.gh200.watch OUTPUT_DIR": Elsewhere("tests/unit/test_watch.py", "gh200.watch"),
     "python -m simpletuner.gh200.watch": Elsewhere(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from scene import NAME, OneProcess, make_pictures
+from scene import NAME, OneProcess, dataset, make_pictures
 
 
 def reproduce(folder: Path) -> str | None:
@@ -21,7 +21,7 @@ def reproduce(folder: Path) -> str | None:
     before = os.getcwd()
     os.chdir(folder)
     try:
-        cache.instance_data_dir = "pictures"
+        cache.instance_data_dir = dataset({"instance_data_dir": "pictures"})["instance_data_dir"]
         cache.build_vae_cache_filename_map(paths)
         # The question that process_buckets asks of every picture before it encodes it.
         skipped = [path for path in paths if cache._image_filename_from_vaecache_filename(path) is None]

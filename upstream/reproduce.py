@@ -1,7 +1,7 @@
 """Runs the reproductions of our reports against the SimpleTuner that this interpreter imports.
 
 PYTHONPATH=build/pristine python upstream/reproduce.py     # every fault is there: exit code 1
-PYTHONPATH=build/fork python upstream/reproduce.py         # none is: exit code 0
+PYTHONPATH=build/fork python upstream/reproduce.py         # only that of the sampler is
 """
 
 from __future__ import annotations

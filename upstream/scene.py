@@ -10,6 +10,7 @@ from typing import Any
 from PIL import Image
 
 NAME = "pictures"
+IN_OUR_FORK = importlib.util.find_spec("simpletuner.gh200") is not None
 
 
 class OneProcess:
@@ -48,7 +49,7 @@ def metadata_backend(folder: Path) -> Any:
     config = {"id": NAME, "type": "local", "dataset_type": "image", "crop": False, "repeats": 0}
     config |= {"instance_data_dir": str(folder), "resolution": 64, "resolution_type": "pixel"}
     StateTracker.set_data_backend_config(NAME, config)
-    return DiscoveryMetadataBackend(
+    backend = DiscoveryMetadataBackend(
         id=NAME,
         instance_data_dir=str(folder),
         cache_file=str(output / "buckets"),
@@ -59,15 +60,31 @@ def metadata_backend(folder: Path) -> Any:
         resolution=64,
         resolution_type="pixel",
     )
+    if IN_OUR_FORK:
+        from simpletuner.gh200.hooks import metadata_backend as scanned
+
+        return scanned(backend)
+    return backend
+
+
+def dataset(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of the dataset file as SimpleTuner's factory gets it."""
+    if IN_OUR_FORK:
+        from simpletuner.gh200.start.directories import absolute_directories
+
+        return absolute_directories([entry])[0]
+    return entry
 
 
 def use_our_fork() -> bool:
     """In the GH200 fork its fast start is turned on; in plain SimpleTuner there is nothing to turn on."""
-    if importlib.util.find_spec("simpletuner.gh200") is None:
+    if not IN_OUR_FORK:
         return False
     from simpletuner.gh200.run import begin
     from simpletuner.gh200.settings.cache_options import CacheOptions
     from simpletuner.gh200.settings.sources import read_settings
+    from simpletuner.gh200.start.dummy_scheduler import provide
 
+    provide()
     begin(read_settings({"gh200_optimizations": {"fast_start": True}}, {}), CacheOptions())
     return True

@@ -56,10 +56,10 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     yield Ratio("memory over payload, entries of 4 KB", (memory_of_a_process("SMALL", 20_000),))
 
 
-class _Cache:
-    def __init__(self, backend: Any, kind: Any) -> None:
-        self.backend = backend
-        attach_cache_tier(self, "backend", kind)
+def _with_tier(dataset_type: str) -> Any:
+    backend = local_backend()
+    attach_cache_tier(backend, dataset_type)
+    return backend
 
 
 def text_entry() -> dict[str, Any]:
@@ -73,7 +73,7 @@ def reads(folder: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
     for side in sides:
         entries = [torch.randn(CHANNELS, side, side).bfloat16() for _ in range(BATCH)]
         files = _saved(folder / f"side{side}", entries)
-        taken = _read_in_turn(files, "vae", rounds)
+        taken = _read_in_turn(files, "image", rounds)
         for peer, values in taken.items():
             costs.setdefault(peer, {})[entries[0].nbytes] = values
         if entries[0].shape == LATENT:
@@ -81,7 +81,7 @@ def reads(folder: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
                 "latent read, 512 KB, times as fast as upstream", over(taken["upstream local"], taken["unified"]), 100
             )
             yield collate_ratio(files, rounds)
-    taken = _read_in_turn(_saved(folder / "text", [text_entry() for _ in range(BATCH)]), "text", rounds)
+    taken = _read_in_turn(_saved(folder / "text", [text_entry() for _ in range(BATCH)]), "text_embeds", rounds)
     yield Ratio("text embed read, 310 KB, times as fast as upstream", over(taken["upstream local"], taken["unified"]))
     yield Series("read of one cached latent", "bytes per entry", costs)
 
@@ -93,10 +93,10 @@ def _saved(folder: Path, entries: Sequence[Any]) -> Path:
     return folder
 
 
-def _read_in_turn(files: Path, kind: str, rounds: int) -> dict[str, list[float]]:
+def _read_in_turn(files: Path, dataset_type: str, rounds: int) -> dict[str, list[float]]:
     """Microseconds of one read, for every way to keep the same entries."""
     plain = local_backend()
-    tier = _Cache(plain, kind).backend
+    tier = _with_tier(dataset_type)
     paths = sorted(str(path) for path in files.iterdir())
     held = {path: plain.torch_load(path) for path in paths}
     with in_tmpfs(files) as copy:
@@ -118,7 +118,7 @@ def _read_all(load: Load, paths: list[str], times: int) -> None:
 
 def collate_ratio(files: Path, rounds: int) -> Ratio:
     plain = local_backend()
-    tier = _Cache(plain, "vae").backend
+    tier = _with_tier("image")
     paths = sorted(str(path) for path in files.iterdir())
     with ThreadPoolExecutor() as pool:
         ways = {
@@ -140,23 +140,18 @@ def collate(load: Load, finite: Callable[[Any], bool], pool: ThreadPoolExecutor,
     return torch.stack(latents)
 
 
-class Made:
-    """Entries made in memory: for counts that would need too many files."""
-
-    id, type = "made", "made"
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._entry = torch.ones(shape, dtype=torch.bfloat16)
-
-    def torch_load(self, path: str) -> Any:
-        return self._entry.clone()
+def _tier_of_made(shape: tuple[int, ...]) -> UnifiedCacheTier:
+    """Of entries made in memory: for counts that would need too many files."""
+    entry, backend = torch.ones(shape, dtype=torch.bfloat16), local_backend()
+    backend.type, backend.torch_load = "made", lambda path: entry.clone()
+    return UnifiedCacheTier(backend, CacheStore(OPTIONS), lambda path: "device")
 
 
 def growth(sizes: Sequence[int], rounds: int) -> Iterator[Result]:
     """CPU time of a read with ever more entries held. A plain dict grows too: more memory than the processor caches."""
     stores: dict[tuple[str, int], tuple[Load, list[str]]] = {}
     for size in sizes:
-        tier, plain = UnifiedCacheTier(Made(SMALL), CacheStore(OPTIONS), "device"), {}
+        tier, plain = _tier_of_made(SMALL), {}
         keys = [f"entry{n}" for n in range(size)]
         for key in keys:
             tier.torch_load(key)
@@ -193,7 +188,7 @@ def memory_of(shape: tuple[int, ...], count: int) -> float:
         return process_memory().resident
 
     begin_memory_run(OPTIONS)
-    tier = UnifiedCacheTier(Made(shape), CacheStore(OPTIONS), "device")
+    tier = _tier_of_made(shape)
     tier.torch_load("first")
     before = resident()
     payload: int = sum(tier.torch_load(f"entry{n}").nbytes for n in range(count))

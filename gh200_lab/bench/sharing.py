@@ -1,4 +1,4 @@
-"""In-memory datasets in several processes: one copy for all that ask, what attaching takes, what a rank keeps for itself."""
+"""In-memory datasets in several processes: one copy for all ranks, what attaching takes, what a rank keeps for itself."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from typing import Any
 
 from .result import Ratio, Result
 
-# A process that meets over a folder under an id of its own, then tells what it took and holds on.
+# A process that stages a folder, or attaches to the memory of one that has, then tells what it took and holds on.
 _RANK = """
 import io, json, os, sys, time
 from contextlib import redirect_stderr
 from pathlib import Path
-from simpletuner.gh200.datasets.check import forget_changed
-from simpletuner.gh200.datasets.party import Party, Run
-from simpletuner.gh200.datasets.places import Key
-from simpletuner.gh200.datasets.rendezvous import share
-from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.datasets.arena import Handle, attach
+from simpletuner.gh200.datasets.staging import stage
 from simpletuner.gh200.settings.schema import InMemory
-root, name, touch = sys.argv[1:]
+root, handle, touch = sys.argv[1:]
 def private():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
-def forget(arena):
-    forget_changed(arena)
-def fill(told):
+def fill():
     with redirect_stderr(io.StringIO()):
-        return stage(name, root, InMemory(), told=told)
+        return stage("bench", root, InMemory())
 before, began = private(), time.perf_counter()
-arena = share(Key.of(root, None), Party(name, Run((name,))), fill, forget)
+if touch == "two ids":
+    from simpletuner.gh200.datasets.sharing import shared_arena
+    both = [shared_arena(name, os.path.realpath(root), None, fill) for name in ("id0", "id1")]
+    arena = both[1]
+else:
+    arena = attach(Handle.from_dict(json.loads(handle))) if handle else fill()
 seconds = time.perf_counter() - began
-if touch == "bytes":
+if touch != "names":
     for number in range(arena.files):
         arena.read(number)
 else:
@@ -45,15 +45,17 @@ else:
         assert arena.find(path) in (number, None)  # whoever came before has written to one
     row = arena.row(0)
     arena.forget_file(row.device, row.inode)
-print(json.dumps({"seconds": seconds, "private": private() - before, "files": arena.files}), flush=True)
+told = {"seconds": seconds, "private": private() - before, "files": arena.files, "handle": arena.handle().as_dict()}
+print(json.dumps(told), flush=True)
 sys.stdin.readline()
 """
 
 
 class _Rank:
-    def __init__(self, root: Path, name: str, touch: str) -> None:
+    def __init__(self, root: Path, touch: str, first: _Rank | None = None) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SIMPLETUNER_SKIP_TORCH": "1"}
-        command = [sys.executable, "-c", _RANK, str(root), name, touch]
+        handle = json.dumps(first.told["handle"]) if first else ""
+        command = [sys.executable, "-c", _RANK, str(root), handle, touch]
         self.process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -78,29 +80,30 @@ def _ranks() -> Iterator[list[_Rank]]:
 
 
 def sharing(files: Path, megabytes: int, rounds: int) -> Iterator[Result]:
-    """Ranks of other runs, with other ids: the memory of four, and of two, against that of one."""
+    """The memory of two ids in one process, and of four ranks, against that of one."""
     two, four = [], []
     for _ in range(rounds):
         with _ranks() as ranks:
-            totals = []
-            for number in range(4):
-                ranks.append(_Rank(files, f"id{number}", "bytes"))
-                totals.append(sum(rank.shared_bytes() for rank in ranks))
-            two.append(totals[1] / totals[0])
-            four.append(totals[3] / totals[0])
+            ranks.append(_Rank(files, "bytes"))
+            alone = ranks[0].shared_bytes()
+            with _ranks() as more:
+                more.append(_Rank(files, "two ids"))
+                two.append(more[0].shared_bytes() / alone)
+            ranks += [_Rank(files, "bytes", ranks[0]) for _ in range(3)]
+            four.append(sum(rank.shared_bytes() for rank in ranks) / alone)
     yield Ratio(f"memory of 2 ids on one folder, times that of 1 ({megabytes} MB)", tuple(two), 1.05, at_least=False)
     yield Ratio(f"shared memory of 4 processes, times that of 1 ({megabytes} MB)", tuple(four), 1.1, at_least=False)
 
 
-def kept(files: Path, count: int, rounds: int) -> Iterator[Result]:
-    """One keeps the folder, others come and go."""
+def attaching(files: Path, count: int, rounds: int) -> Iterator[Result]:
+    """One rank has staged the folder, others come and go."""
     seconds, private = [], []
-    with _ranks() as keepers:
-        keepers.append(_Rank(files, "keeper", "names"))
+    with _ranks() as owners:
+        owners.append(_Rank(files, "names"))
         for _ in range(rounds):
             with _ranks() as ranks:
-                ranks.append(_Rank(files, "run", "names"))
+                ranks.append(_Rank(files, "names", owners[0]))
                 seconds.append(ranks[0].told["seconds"])
                 private.append(ranks[0].told["private"] / ranks[0].told["files"])
-    yield Ratio(f"attaching to a kept stage of {count} files, seconds", tuple(seconds), 1, at_least=False)
+    yield Ratio(f"attaching to a stage of {count} files, seconds", tuple(seconds), 1, at_least=False)
     yield Ratio(f"private memory per file and rank, bytes ({count} files)", tuple(private), 150, at_least=False)

@@ -21,7 +21,7 @@ from simpletuner.gh200.settings.schema import InMemory
 
 from .peers import TmpfsCopy, in_tmpfs, local_backend, make_files
 from .result import BenchSettings, Ratio, Result, Series, in_turn, over, seconds
-from .sharing import kept, sharing
+from .sharing import attaching, sharing
 
 MANY, FEW = 100_000, 1000
 
@@ -205,7 +205,7 @@ def cost_per_file(folder: Path, counts: list[int], rounds: int) -> Iterator[Resu
                 wait_for_page_cache()
                 warm(files)
             costs[count].append(taken / repeats / count * 1e6)
-    yield from kept(trees[counts[-1]], counts[-1], rounds)
+    yield from attaching(trees[counts[-1]], counts[-1], rounds)
     for files in trees.values():
         shutil.rmtree(files)
     values = over(costs[counts[-1]], costs[counts[0]])

@@ -3,7 +3,7 @@
 What to do comes as JSON in TINY_DRIVE: `trace` (file to write), `kill_at` (SIGKILL before this micro-batch, from 0),
 `windows` (accumulation steps of each update, set by hand), `ask` (micro-batch number -> `manual_validation` or
 `manual_checkpoint`, asked for through the file `triggers` just before it), `reads` (also note the seconds spent on
-reading cache entries since the first micro-batch), `signals` (each with `name`, the micro-batch it comes `at`, the
+reading cache entries since the first micro-batch), `batches` (also note the files of each batch), `signals` (each with `name`, the micro-batch it comes `at`, the
 seconds it comes `after` its beginning, and the `rank` it comes to; or instead of `at` the moment it comes `in`: `save`, when
 a checkpoint has its model and not yet the rest, `states`, when it lacks those of the datasets, or `validation`), `dawdle`
 (micro-batch number -> seconds it waits for), `configs` (rank -> a config of its own), `shard_on_cpus` (FSDP also where there is no GPU;
@@ -68,6 +68,20 @@ class Watch:
         Accelerator.accumulate = lambda accelerator, *models: self.accumulate(accelerator, *models)
         Accelerator.backward = lambda accelerator, loss, **more: self.backward(accelerator, loss, **more)
         register_optimizer_step_post_hook(self.after_update)
+        if self.orders.get("batches"):
+            self._note_batches()
+
+    def _note_batches(self) -> None:
+        from simpletuner.helpers.training import collate
+
+        paths_of = collate.extract_filepaths
+
+        def noted(examples: Any) -> Any:
+            paths = paths_of(examples)
+            self._note(batch=[os.path.basename(str(path)) for path in paths])
+            return paths
+
+        collate.extract_filepaths = noted
 
     def accumulate(self, accelerator: Any, *models: Any) -> Any:
         if self.begun == self.orders.get("kill_at"):

@@ -48,6 +48,10 @@ class Run:
         """The loss of each micro-batch to the bit, as watched."""
         return [entry["loss"] for entry in self.trace if "loss" in entry]
 
+    def batches(self) -> list[list[str]]:
+        """The names of the files of each batch, in their order, as watched."""
+        return [entry["batch"] for entry in self.trace if "batch" in entry]
+
     def watched_windows(self) -> list[int]:
         """How many micro-batches went into each optimizer step, as counted from outside."""
         sizes, count = [], 0

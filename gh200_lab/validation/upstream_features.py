@@ -12,13 +12,13 @@ from .upstream_probes import attention, audio, manual_validation
 from .upstream_run import Limits
 from .upstream_select import all_test_files, files_saying, files_testing, of_one_model
 from .upstream_tests import CHUNK, Plan, compare
-from .upstream_trees import both_trees, patched_modules
+from .upstream_trees import both_trees, overridden_modules, patched_modules
 
 DESCRIPTION = """\
 Runs upstream's own tests on the pristine tree and on the fork and compares them test by test: the fork may not lose
 one. Then selects attention backends, asks for manual validations and loads sound through upstream's code in both.
 
-Without options: the tests of every module a patch touches, but for those of single models, and all three parts.
+Without options: the tests of every module that is patched or overridden, but for those of single models, and all three parts.
 
   scripts/test_upstream_features.sh                  minutes
   scripts/test_upstream_features.sh --attention      one part
@@ -36,7 +36,9 @@ AUDIO = ("simpletuner.helpers.audio", "simpletuner.helpers.audio.load")
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
     made = parser(DESCRIPTION)
     made.prog = "scripts/test_upstream_features.sh"
-    made.add_argument("--full", action="store_true", help="all of upstream's tests, not only those of patched modules")
+    made.add_argument(
+        "--full", action="store_true", help="all of upstream's tests, not only those of patched and overridden modules"
+    )
     made.add_argument("--attention", action="store_true", help="attention backends: their tests, and each one selected")
     made.add_argument(
         "--manual-validation", action="store_true", help="manual validation: its tests, and the signal file"
@@ -66,7 +68,7 @@ def _own_tests(place: Place, chosen: argparse.Namespace) -> str:
     trees = both_trees(place)
     if chosen.full:
         return compare(place, all_test_files(trees.pristine), _plan(chosen), "all-tests")
-    found = files_testing(trees.pristine, patched_modules(trees))
+    found = files_testing(trees.pristine, patched_modules(trees) | overridden_modules(trees))
     files = [file for file in found if not of_one_model(trees.pristine, file)]
     said = compare(place, files, _plan(chosen), "upstream-tests")
     return said + f"; {len(found) - len(files)} files that test one model each are left for --full"

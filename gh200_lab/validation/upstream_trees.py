@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gh200_rebase.patches.patchfile import load_patches
+
 from ..place import BUILD, Place
 from ..scenario import Failed
 
@@ -62,6 +64,15 @@ def patched_modules(trees: Trees) -> frozenset[str]:
         for name, path in modules(trees.pristine).items()
         if not (trees.fork / path).is_file() or (trees.fork / path).read_bytes() != (trees.pristine / path).read_bytes()
     )
+
+
+def overridden_modules(trees: Trees) -> frozenset[str]:
+    """Those with a function that the fork's code stands for, as its patches declare: their files need not differ."""
+    folder = trees.fork / "patches"
+    patches = load_patches(folder) if folder.is_dir() else ()
+    edits = {edit.file for patch in patches for edit in patch.edits if edit.stands_for}
+    expected = {item.file for patch in patches for item in patch.expects if item.stands_for}
+    return frozenset(map(module_name, edits | expected))
 
 
 def is_test(path: str) -> bool:

@@ -17,7 +17,7 @@ from ..project import Project
 from ..upstream import history, registry
 from .common import Result
 
-OLDEST = "3.1.1"
+OLDEST = "4.0.6"
 
 
 def matrix(project: Project, options: Namespace, result: Result) -> int:
@@ -34,8 +34,7 @@ def _every_commit(project: Project, options: Namespace, result: Result) -> int:
     moves = history_run.moves(rows)
     print(history_page.render(rows, moves, project.lock))
     result.update(history_page.as_json(rows, moves, project.lock))
-    for path in history_page.write(rows, moves, project.lock, project.build / "matrix"):
-        print(f"written: {path}")
+    print(f"written: {history_page.write(rows, project.lock, project.build / 'matrix')}")
     return history_run.exit_code(rows, project.lock)
 
 

@@ -16,21 +16,21 @@ SHOWN = 3
 LONGEST = 160
 
 
-def missing_file(form: Edit, tree: Tree) -> str:
-    name = form.file.rsplit("/", 1)[-1]
+def missing_file(file: str, tree: Tree) -> str:
+    name = file.rsplit("/", 1)[-1]
     paths = [path for path in tree.paths() if path.endswith(".py")]
     close = [path for path in paths if path.rsplit("/", 1)[-1] == name][:SHOWN]
-    close = close or difflib.get_close_matches(form.file, paths, n=SHOWN, cutoff=0.5)
-    return f"{form.file}: no such file in this upstream; nearest: {_joined(close)}"
+    close = close or difflib.get_close_matches(file, paths, n=SHOWN, cutoff=0.5)
+    return f"{file}: no such file in this upstream; nearest: {_joined(close)}"
 
 
-def missing_scope(form: Edit, source: Source) -> str:
+def missing_scope(scope: str, source: Source) -> str:
     names = [name for name in source.scopes if name]
-    last = form.scope.rsplit(".", 1)[-1]
+    last = scope.rsplit(".", 1)[-1]
     close = [name for name in names if name.rsplit(".", 1)[-1] == last]
-    close += [name for name in difflib.get_close_matches(form.scope, names, n=SHOWN, cutoff=0.4) if name not in close]
+    close += [name for name in difflib.get_close_matches(scope, names, n=SHOWN, cutoff=0.4) if name not in close]
     shown = [f"{name} (line {source.scopes[name][0].node.lineno})" for name in close[:SHOWN]]  # type: ignore[union-attr]
-    return f"{form.file}: scope {form.scope}: not found; nearest: {_joined(shown)}"
+    return f"{source.path}: scope {scope}: not found; nearest: {_joined(shown)}"
 
 
 def wrong_count(form: Edit, source: Source, hits: Sequence[Found]) -> str:

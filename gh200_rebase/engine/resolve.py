@@ -125,10 +125,10 @@ def _attempt(files: Files, form: Edit) -> _Attempt:
     try:
         ours = files.get(form.file)
         if ours is None:
-            return _Attempt(form, problem=missing_file(form, files.tree))
+            return _Attempt(form, problem=missing_file(form.file, files.tree))
         source = ours.source
         if form.scope not in source.scopes:
-            return _Attempt(form, problem=missing_scope(form, source))
+            return _Attempt(form, problem=missing_scope(form.scope, source))
         found = _hits(source, form)
         if len(found) != form.count:
             hits = tuple(_hit(source, form, item, []) for item in found)

@@ -8,6 +8,7 @@ from typing import Any
 from ..engine.resolve import Plan, resolve
 from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFound, Refused
 from ..project import Project
+from ..proofs.bodies import Body, find_bodies
 from ..proofs.interfaces import InterfaceResult, check_interfaces
 from ..proofs.placement import Violation
 from ..proofs.prove import Proof, check_placements, prove
@@ -25,6 +26,7 @@ class Assessment:
     drift: tuple[Drift, ...]
     collisions: tuple[str, ...]
     violations: tuple[Violation, ...] = ()
+    bodies: tuple[Body, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -37,6 +39,7 @@ class Assessment:
                 if not proof.ok
             ),
             *(f"{item.where}: {item.name}: {item.detail}" for item in self.interfaces if not item.ok),
+            *(f"{body.ours}: stands_for: {body.problem}" for body in self.bodies if body.problem),
             *(f"{path}: upstream has a file of this name, the overlay would replace it" for path in self.collisions),
         )
 
@@ -108,14 +111,16 @@ def assess(project: Project, tree: Tree, label: str, version: str) -> Assessment
     plan = resolve(project.patches, tree)
     _refuse_patched(plan, label)
     overlay = project.overlay
+    bodies = find_bodies(project.patches, plan.results, tree)
     return Assessment(
         label=label,
         version=version,
         plan=plan,
         proofs=() if plan.failed else prove(project.patches, tree, plan, overlay),
         interfaces=check_interfaces(project.patches, tree, overlay, plan),
-        drift=find_drift(project.lock, version, plan.results),
+        drift=find_drift(project.lock, version, plan.results, bodies),
         violations=check_placements(tree, plan),
+        bodies=bodies,
         collisions=tuple(path for path in overlay.paths() if tree.read(path) is not None),
     )
 

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from ..engine.resolve import EditResult
 from ..patches.lockfile import Entry, Lock
 from ..patches.verbs import IMPORT
+from ..proofs.bodies import Body
 
 REVIEW, WARNING, INFO = "review", "warning", "info"
+FOUND = "found"
 
 # What a change of each recorded fact means: only the first group can put an edit in the wrong place.
 _LEVELS = (
@@ -19,6 +21,7 @@ _LEVELS = (
     ("hits", REVIEW, "the anchor hit {old} places, now {new}"),
     ("chain", REVIEW, "the blocks that enclose the anchor changed"),
     ("anchor", REVIEW, "the anchored statement itself changed"),
+    ("body", REVIEW, "this function, or one it calls, changed"),
     ("neighbours", WARNING, "a statement next to the anchor changed"),
     ("scope", INFO, "something else in the same scope changed"),
 )
@@ -33,9 +36,13 @@ class Drift:
     line: int
 
 
-def observe(version: str, results: Sequence[EditResult]) -> dict[str, Entry]:
-    """What a release shows of each edit. An import lands after whatever imports there are: nothing of it can drift."""
-    return {result.edit.key: _entry(version, result) for result in results if result.form.verb != IMPORT}
+def observe(version: str, results: Sequence[EditResult], bodies: Sequence[Body] = ()) -> dict[str, Entry]:
+    """What a release shows of each edit, and of each function that ours stand for.
+
+    An import lands after whatever imports there are: nothing of it can drift.
+    """
+    edits = {result.edit.key: _entry(version, result) for result in results if result.form.verb != IMPORT}
+    return edits | {body.key: Entry(version, FOUND, body=body.digest) for body in bodies if not body.problem}
 
 
 def _entry(version: str, result: EditResult) -> Entry:
@@ -47,7 +54,7 @@ def _entry(version: str, result: EditResult) -> Entry:
 def compare(expected: Entry | None, found: Entry) -> tuple[str, str] | None:
     """The most serious difference as (level, sentence), or None."""
     if expected is None:
-        return REVIEW, "this edit is not in the lock yet"
+        return REVIEW, "not in the lock yet"
     for name, level, sentence in _LEVELS:
         old, new = getattr(expected, name), getattr(found, name)
         if old != new:
@@ -55,15 +62,23 @@ def compare(expected: Entry | None, found: Entry) -> tuple[str, str] | None:
     return None
 
 
-def find_drift(lock: Lock, version: str, results: Sequence[EditResult]) -> tuple[Drift, ...]:
+def find_drift(
+    lock: Lock, version: str, results: Sequence[EditResult], bodies: Sequence[Body] = ()
+) -> tuple[Drift, ...]:
     drifts = []
-    seen = observe(version, [result for result in results if result.status != "failed"])
+    seen = observe(version, [result for result in results if result.status != "failed"], bodies)
     for result in results:
         entry = seen.get(result.edit.key)
         difference = _since(lock, version, entry, result.edit.key) if entry else None
         if difference:
             hit = result.hits[0] if result.hits else None
             drifts.append(Drift(result.edit.key, *difference, file=result.form.file, line=hit.line if hit else 0))
+    for body in bodies:
+        entry = seen.get(body.key)
+        difference = _since(lock, version, entry, body.key) if entry else None
+        if difference:
+            what = f"{difference[1]}; ours: {body.ours}"
+            drifts.append(Drift(body.key, difference[0], what, body.file, body.line))
     return tuple(drifts)
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from packaging.version import Version
@@ -37,13 +37,16 @@ class Row:
     interfaces: tuple[int, int]
     cpu_seconds: float
     violations: tuple[str, ...] = ()
+    ours: dict[str, str] = field(default_factory=dict)
+    """What of ours stands for an upstream function, by the function's key."""
 
     def unreviewed(self, lock: Lock) -> tuple[str, ...]:
         found = []
         for key, entry in self.entries.items():
             difference = compare(lock.expected(key, self.version), entry)
             if difference and difference[0] == REVIEW:
-                found.append(f"{key}: {difference[1]}")
+                ours = f"; ours: {self.ours[key]}" if key in self.ours else ""
+                found.append(f"{key}: {difference[1]}{ours}")
         return tuple(found)
 
 
@@ -81,12 +84,13 @@ def _assess_release(root: Path, version: str, archive: Path, digest: str) -> Row
     return Row(
         version=version,
         digest=digest,
-        entries=observe(version, result.plan.results),
+        entries=observe(version, result.plan.results, result.bodies),
         failures=result.failures,
         proofs=(sum(proof.ok for proof in result.proofs), len(result.proofs)),
         interfaces=(sum(item.ok for item in result.interfaces), len(result.interfaces)),
         cpu_seconds=round(time.process_time() - started, 2),
         violations=tuple(f"{v.edit_key} ({v.file}:{v.line}): {v.what}" for v in result.violations),
+        ours={body.key: body.ours for body in result.bodies},
     )
 
 

@@ -14,6 +14,7 @@ from ..engine.resolve import Plan, resolve
 from ..patches.lockfile import Entry
 from ..patches.patchmodel import Edit, Patch
 from ..project import Project
+from ..proofs.bodies import Body, find_bodies
 from ..proofs.interfaces import InterfaceResult, expected_results, overlay_results
 from ..proofs.modules import PACKAGE
 from ..proofs.prove import check_placements, prove
@@ -129,9 +130,10 @@ def _edits_work(patches: tuple[Patch, ...]) -> Callable[[Tree, Tree], Finding]:
         proofs = () if plan.failed else prove(patches, upstream, plan, overlay)
         broken = [f"{proof.edit_key}: proof '{proof.name}' failed: {proof.detail}" for proof in proofs if not proof.ok]
         wrong = [f"{v.edit_key} ({v.file}:{v.line}): {v.what}" for v in check_placements(upstream, plan)]
+        bodies = find_bodies((), plan.results, upstream)
         return Finding(
-            entries=observe("", plan.results),
-            failures=(*_unplaced(plan), *broken),
+            entries=observe("", plan.results, bodies),
+            failures=(*_unplaced(plan), *broken, *_lost(bodies)),
             violations=tuple(wrong),
             proofs=(sum(proof.ok for proof in proofs), len(proofs)),
         )
@@ -179,9 +181,14 @@ def _forms(patches: Iterable[Patch]) -> list[Edit]:
 
 def _expected_work(patches: Sequence[Patch]) -> Callable[[Tree, Tree], Finding]:
     def work(upstream: Tree, overlay: Tree) -> Finding:
-        return _interfaces(expected_results(patches, upstream))
+        found, bodies = _interfaces(expected_results(patches, upstream)), find_bodies(patches, (), upstream)
+        return replace(found, entries=observe("", (), bodies), failures=(*found.failures, *_lost(bodies)))
 
     return work
+
+
+def _lost(bodies: Sequence[Body]) -> list[str]:
+    return [f"{body.key}: {body.problem}; ours: {body.ours}" for body in bodies if body.problem]
 
 
 def _collisions_work(upstream: Tree, overlay: Tree) -> Finding:

@@ -1,10 +1,10 @@
-"""What upstream's commits did to our edits: a table, a page of all commits, a plot of what moved when."""
+"""What upstream's commits did to our edits: a table of what moved, a file of all commits."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,6 @@ from ..patches.patchmodel import Edit
 from ..system.durable import write_atomic
 from ..text import table
 
-_COLOURS = {INFO: "#c9ced6", WARNING: "#e8b339", REVIEW: "#2f6fde", MISPLACED: "#8e44ad", FAILED: "#d33a2c"}
 _SHOWN = (REVIEW, MISPLACED, FAILED)
 
 
@@ -36,7 +35,7 @@ def render(rows: Sequence[Row], moves: Sequence[Move], lock: Lock) -> str:
     open_places = [(row.change, unreviewed(row, lock)) for row in rows]
     for stretch, keys in _stretches(open_places):
         parts.append(f"TO REVIEW {', '.join(keys)}: {stretch}")
-    count = {level: sum(move.level == level for move in moves) for level in _COLOURS}
+    count = Counter(move.level for move in moves)
     parts += [
         "",
         f"{len(rows)} commits, {rows[0].change.date} to {rows[-1].change.date}: "
@@ -128,8 +127,8 @@ def as_json(rows: Sequence[Row], moves: Sequence[Move], lock: Lock) -> dict[str,
     }
 
 
-def write(rows: Sequence[Row], moves: Sequence[Move], lock: Lock, folder: Path) -> list[Path]:
-    """All commits as a table a program can read, and the plot."""
+def write(rows: Sequence[Row], lock: Lock, folder: Path) -> Path:
+    """All commits as a table a program can read."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(
@@ -143,62 +142,6 @@ def write(rows: Sequence[Row], moves: Sequence[Move], lock: Lock, folder: Path) 
         writer.writerow(
             (change.id, change.date, change.author, change.subject, verdict, *facts, " ".join(unreviewed(row, lock)))
         )
-    targets = [folder / "commits.csv", folder / "commits.svg"]
-    for target, text in zip(targets, (out.getvalue(), plot(rows, moves)), strict=True):
-        write_atomic(target, text.encode())
-    return targets
-
-
-def plot(rows: Sequence[Row], moves: Sequence[Move]) -> str:
-    """Commits from left to right, an edit per line, a mark where it moved; worse marks are drawn over better ones."""
-    edits = sorted({key for row in rows for key in row.entries} | {move.edit for move in moves})
-    left, top, step, width = 190, 40, 18, 1100
-    height = top + step * len(edits) + 60
-    at = {row.change.id: left + width * index / max(len(rows) - 1, 1) for index, row in enumerate(rows)}
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 20}" height="{height}" '
-        'font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{left}" y="20" font-size="14">What {len(rows)} commits moved, edit by edit</text>',
-    ]
-    for index, key in enumerate(edits):
-        y = top + step * index
-        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{html.escape(key)}</text>')
-        parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y}" y2="{y}" stroke="#eee"/>')
-    for move in sorted(moves, key=lambda move: list(_COLOURS).index(move.level)):
-        x, y = at[move.change.id], top + step * edits.index(move.edit)
-        size = 2 if move.level == INFO else 4
-        told = html.escape(f"{move.edit}: {move.what}\n{move.change}")
-        parts.append(
-            f'<circle cx="{x:.1f}" cy="{y}" r="{size}" fill="{_COLOURS[move.level]}"><title>{told}</title></circle>'
-        )
-    parts += [*_months(rows, at, top, height - 50), *_legend(left, height - 15), "</svg>\n"]
-    return "\n".join(parts)
-
-
-def _months(rows: Sequence[Row], at: dict[str, float], top: int, bottom: int) -> list[str]:
-    parts, last = [], ""
-    for row in rows:
-        month = row.change.date[:7]
-        if month > last:
-            x, last = at[row.change.id], month
-            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top - 8}" y2="{bottom}" stroke="#ddd"/>')
-            parts.append(f'<text x="{x:.1f}" y="{bottom + 14}">{month}</text>')
-    return parts
-
-
-def _legend(left: int, y: int) -> list[str]:
-    words = {
-        INFO: "elsewhere in the scope",
-        WARNING: "a neighbour",
-        REVIEW: "the anchor or what encloses it",
-        MISPLACED: "a contract broke",
-        FAILED: "no place found",
-    }
-    parts = []
-    for index, (level, word) in enumerate(words.items()):
-        x = left + 210 * index
-        parts.append(
-            f'<circle cx="{x}" cy="{y - 4}" r="4" fill="{_COLOURS[level]}"/><text x="{x + 8}" y="{y}">{word}</text>'
-        )
-    return parts
+    target = folder / "commits.csv"
+    write_atomic(target, out.getvalue().encode())
+    return target

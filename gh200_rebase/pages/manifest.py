@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from pathlib import Path
 
 from packaging.version import Version
@@ -13,6 +13,7 @@ from ..patches.patchfile import Edit, Patch
 from ..project import Project
 from ..proofs.callees import Door, callees
 from ..proofs.modules import Modules
+from ..proofs.overrides import Override, overrides
 from ..syntax.tree import MemoryTree
 from . import supported
 
@@ -22,7 +23,7 @@ def pages(project: Project) -> dict[Path, str]:
     docs = project.root / "docs"
     return {
         docs / "GH200_PATCH_MANIFEST.md": render(
-            project.patches, project.lock, Modules(project.overlay, MemoryTree({}))
+            project.patches, project.lock, Modules(project.overlay, MemoryTree({})), surface(project.root)
         ),
         docs / "SUPPORTED_UPSTREAMS.md": supported.render(project.lock),
     }
@@ -70,7 +71,14 @@ def totals(patches: tuple[Patch, ...]) -> tuple[int, int, int]:
     )
 
 
-def render(patches: tuple[Patch, ...], lock: Lock, modules: Modules) -> str:
+def surface(root: Path) -> dict[str, int]:
+    """What tests/golden counted from the trees, not from the patches; empty where nobody has."""
+    record = root / "patches" / "surface.json"
+    counted: dict[str, int] = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    return counted
+
+
+def render(patches: tuple[Patch, ...], lock: Lock, modules: Modules, counted: dict[str, int]) -> str:
     releases = sorted(lock.releases, key=Version)
     verified = f"{releases[0]} to {releases[-1]} ({len(releases)} releases)" if releases else "no release yet"
     sites, added, touched = totals(patches)
@@ -82,16 +90,56 @@ def render(patches: tuple[Patch, ...], lock: Lock, modules: Modules) -> str:
         f"- Last verified on: {verified}",
         f"- Over all upstream files: {sites} call sites, {added} lines added, {touched} lines touched "
         "(re-emitted with a call around them); imports not counted",
-        f"- Calls into: {_doors(patches, modules)}",
+        *_by_trees(counted),
         f"- Commit order: {', '.join(patch.name for patch in patches)}",
         "",
     ]
+    lines += _all_sites(patches, modules)
     for patch in sorted(patches, key=lambda patch: patch.number):
-        lines += _section(patch, verified, modules)
+        lines += _section(patch, verified)
     return "\n".join(lines)
 
 
-def _section(patch: Patch, verified: str, modules: Modules) -> list[str]:
+def _all_sites(patches: tuple[Patch, ...], modules: Modules) -> list[str]:
+    """The one list of all edit sites and all overrides."""
+    edits = sorted(((patch, edit) for patch in patches for edit in patch.edits), key=lambda pair: pair[0].number)
+    taken = overrides(modules.overlay)
+    sites, _, _ = totals(patches)
+    return [
+        f"## {sites} edit sites and {len(taken)} overrides",
+        "",
+        "An override is a method of ours that takes the place of one of upstream's on an object of a run.",
+        "",
+        "| what | place | how | ours | reason |",
+        "| --- | --- | --- | --- | --- |",
+        *(
+            f"| {edit.key} | {_place(edit)} | {edit.verb} | {_shown(callees(patch, edit, modules))} | {edit.why} |"
+            for patch, edit in edits
+        ),
+        *(_override_row(override, patches) for override in taken),
+        "",
+    ]
+
+
+def _override_row(override: Override, patches: tuple[Patch, ...]) -> str:
+    found = override.declared_by(patches)
+    where = f"`{found[1].file.rsplit('/', 1)[-1]}` " if found else ""
+    number, reason = (f"{found[0]:02d}", found[1].why) if found else ("-", override.about)
+    place = f"{where}`{override.upstream_class}.{override.method}`"
+    return f"| {number} | {place} | override | `{override.ours}` | {reason} |"
+
+
+def _by_trees(counted: dict[str, int]) -> list[str]:
+    if not counted:
+        return []
+    return [
+        "- The same by the trees (`build/pristine` beside `build/fork`, imports included): "
+        f"{counted['files']} files differ, {counted['hunks']} hunks, +{counted['added']} -{counted['removed']} lines; "
+        f"{counted['overrides']} methods are overridden at run time"
+    ]
+
+
+def _section(patch: Patch, verified: str) -> list[str]:
     sites, added, touched = totals((patch,))
     files = sorted({edit.file for edit in patch.edits})
     lines = [
@@ -106,31 +154,14 @@ def _section(patch: Patch, verified: str, modules: Modules) -> list[str]:
         if patch.edits
         else "- Size: adds whole files, touches no upstream line",
         *(f"- Import, in each file that uses the name: `{code}`" for code in patch.imports),
+        *(f"- Number {number} is retired: it went in here, and is never used again" for number in patch.retired),
         f"- Risk: {patch.risk}",
         f"- Last verified on: {verified}",
         "",
     ]
-    if patch.edits:
-        lines += ["| edit | place | verb | calls | reason |", "| --- | --- | --- | --- | --- |"]
-        lines += [
-            f"| {edit.id} | {_place(edit)} | {edit.verb} | {_shown(callees(patch, edit, modules))} | {edit.why} |"
-            for edit in patch.edits
-        ]
-        lines.append("")
     if patch.files:
         lines += [f"- `{copy.source}`" + _target(copy.source, copy.target) for copy in patch.files] + [""]
     return lines
-
-
-def _doors(patches: tuple[Patch, ...], modules: Modules) -> str:
-    """The modules of the overlay that upstream reaches, with the number of edits that do."""
-    sites = Counter(
-        module
-        for patch in patches
-        for edit in patch.edits
-        for module in {module for module, _ in callees(patch, edit, modules)}
-    )
-    return ", ".join(f"`{module}` ({number} edit{'s' * (number > 1)})" for module, number in sites.most_common())
 
 
 def _shown(found: list[Door]) -> str:

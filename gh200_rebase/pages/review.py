@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..engine.plan import EditResult
 from ..errors import Refused
 from ..lock.assess import Assessment
 from ..lock.drift import Drift, observe
 from ..patches import lockfile
 from ..patches.patchmodel import Edit
 from ..project import Project
+from ..proofs.bodies import Body, text_of
 from ..repair.candidates import Site, last_site
 from ..syntax.tree import FolderTree, Tree
 from ..upstream.fetch import Upstream
@@ -39,12 +42,12 @@ def review_drift(
             fix=f"to review are {', '.join(todo) or 'none'}",
         )
     results = {result.edit.key: result for result in assessment.plan.results}
+    bodies = {body.key: body for body in assessment.bodies}
     accepted: list[str] = []
     for number, (key, drift) in enumerate(todo.items(), start=1):
-        result = results[key]
-        print(f"\n[{number} of {len(todo)}] {key} ({drift.file}:{drift.line}): {drift.what}\n  {result.edit.why}")
-        print(beside(_verified(result.edit, verified), last_site(result.form, FolderTree(upstream.root))))
-        print("ours: " + f"{result.form.verb}: {result.form.code}".replace("\n", "\n      "))
+        print(f"\n[{number} of {len(todo)}] {key} ({drift.file}:{drift.line}): {drift.what}")
+        now = FolderTree(upstream.root)
+        print(_edit(results[key], verified, now) if key in results else _function(bodies[key], verified, now))
         answer = _answer(drift, accept)
         if answer == "q":
             break
@@ -52,6 +55,19 @@ def review_drift(
             _record(project, upstream, assessment, key)
             accepted.append(key)
     return Done(tuple(accepted), tuple(key for key in todo if key not in accepted))
+
+
+def _edit(result: EditResult, verified: Tree | None, now: Tree) -> str:
+    sites = beside(_verified(result.edit, verified), last_site(result.form, now))
+    ours = f"{result.form.verb}: {result.form.code}".replace("\n", "\n      ")
+    return f"  {result.edit.why}\n{sites}\nours: {ours}"
+
+
+def _function(body: Body, verified: Tree | None, now: Tree) -> str:
+    if verified is None:
+        return "last verified: not known"
+    lines = (text_of(body, verified), text_of(body, now))
+    return "\n".join(difflib.unified_diff(*lines, "last verified", "now", lineterm=""))
 
 
 def _verified(edit: Edit, tree: Tree | None) -> Site | None:
@@ -75,5 +91,5 @@ def _answer(drift: Drift, accept: Sequence[str] | None) -> str:
 def _record(project: Project, upstream: Upstream, assessment: Assessment, key: str) -> None:
     """In the lock as it is now; a later `lock` turns what a release has into an entry of that release."""
     lock = lockfile.load(project.lock_path)
-    entry = observe(upstream.label, assessment.plan.results)[key]
+    entry = observe(upstream.label, assessment.plan.results, assessment.bodies)[key]
     lockfile.save(lockfile.accept(lock, {key: entry}), project.lock_path)

@@ -29,6 +29,8 @@ class Entry:
     anchor: str = ""
     neighbours: str = ""
     scope: str = ""
+    body: str = ""
+    """Of an upstream function that our code stands for; the other facts are those of an edit."""
 
     def same_place(self, other: Entry) -> bool:
         return {**asdict(self), "since": ""} == {**asdict(other), "since": ""}
@@ -126,7 +128,8 @@ def save(lock: Lock, path: Path) -> None:
 
 
 def _edit_block(key: str, entries: Iterable[Entry]) -> str:
-    rows = _joined(f"   {json.dumps(asdict(entry))}" for entry in entries)
+    told = ({name: value for name, value in asdict(entry).items() if value} for entry in entries)
+    rows = _joined(f"   {json.dumps(facts)}" for facts in told)
     return "\n".join([f"  {json.dumps(key)}: [", *rows, "  ]"])
 
 

@@ -31,6 +31,7 @@ PATCH_KEYS = {
     "risk": (str, True),
     "commit": (str, False),
     "imports": (str, False),
+    "retired": (list, False),
     "edit": (list, False),
     "files": (list, False),
     "expect": (list, False),
@@ -42,7 +43,7 @@ VARIANT_KEYS = {
     "verb": (str, False),
     "count": (int, False),
     "file": (str, False),
-    **dict.fromkeys(CONTRACTS, (list, False)),
+    **dict.fromkeys((*CONTRACTS, "stands_for"), (list, False)),
 }
 EDIT_KEYS = VARIANT_KEYS | {
     "id": (str, True),
@@ -60,6 +61,7 @@ EXPECT_KEYS = {
     "args": (list, False),
     "only_if": (str, False),
     "why": (str, False),
+    "stands_for": (list, False),
 }
 
 
@@ -74,6 +76,8 @@ def load_patches(folder: Path) -> tuple[Patch, ...]:
         if times > 1:
             names = ", ".join(patch.path.name for patch in patches if patch.number == number)
             problems.add(f"number {number} is used by {names}")
+    for number in {number for patch in patches for number in patch.retired} & {patch.number for patch in patches}:
+        problems.add(f"number {number} is retired; a number is never used again")
     if problems.found:
         raise Refused(
             f"{len(problems.found)} problem(s) in the patch files",
@@ -107,6 +111,7 @@ def _load(path: Path, problems: Problems) -> Patch | None:
         edits=tuple(edit for entry in table.get("edit", ()) if (edit := _edit(number, entry, problems))),
         files=tuple(copy for entry in table.get("files", ()) if (copy := _copy(entry, problems.at("files")))),
         imports=_imports(table.get("imports", ""), problems.at("imports")),
+        retired=tuple(table.get("retired", ())),
         expects=tuple(item for entry in table.get("expect", ()) if (item := _expect(entry, problems.at("expect")))),
     )
     # Names can be read only off code that parses.
@@ -146,6 +151,7 @@ def _edit(number: int, entry: Any, problems: Problems) -> Edit | None:
         count=entry.get("count", 1),
         why=entry["why"].strip(),
         only_if=entry.get("only_if", ""),
+        stands_for=_stands_for(entry, problems),
         **_contracts(entry, problems),
     )
     check_only_if(main.only_if, problems)
@@ -155,6 +161,8 @@ def _edit(number: int, entry: Any, problems: Problems) -> Edit | None:
         inner = problems.at(f"variant {index}")
         if check_table(variant, VARIANT_KEYS, inner):
             changed: dict[str, Any] = {key: tidy(value) if key == "code" else value for key, value in variant.items()}
+            if "stands_for" in variant:
+                changed["stands_for"] = _stands_for(variant, inner)
             form = replace(main, **changed | _contracts(variant, inner))
             _check_form(form, inner)
             variants.append(form)
@@ -192,6 +200,16 @@ def _contracts(entry: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     return {key: tuple(found[key]) for key in good}
 
 
+def _stands_for(entry: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
+    names = entry.get("stands_for", [])
+    if not check_strings(names, "stands_for", problems):
+        return ()
+    for name in names:
+        if not SCOPE_NAME.fullmatch(name):
+            problems.add(f"stands_for: {name!r} is not a dotted name")
+    return tuple(names)
+
+
 def _copy(entry: Any, problems: Problems) -> FileCopy | None:
     if not check_table(entry, FILES_KEYS, problems):
         return None
@@ -211,6 +229,14 @@ def _expect(entry: Any, problems: Problems) -> Expect | None:
     check_strings(entry.get("args", []), "args", problems)
     if not SCOPE_NAME.fullmatch(entry["name"]):
         problems.add(f"name {entry['name']!r} is not a dotted name")
+    stands_for = _stands_for(entry, problems)
+    if stands_for and not entry.get("why"):
+        problems.add(f"expect {entry['name']}: stands_for needs a why")
     return Expect(
-        entry["file"], entry["name"], tuple(entry.get("args", ())), entry.get("only_if", ""), entry.get("why", "")
+        entry["file"],
+        entry["name"],
+        tuple(entry.get("args", ())),
+        entry.get("only_if", ""),
+        entry.get("why", "").strip(),
+        stands_for,
     )

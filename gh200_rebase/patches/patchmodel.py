@@ -30,6 +30,8 @@ class Edit:
     before_any: tuple[str, ...] = ()
     last_stored: tuple[str, ...] = ()
     stored_once: tuple[str, ...] = ()
+    stands_for: tuple[str, ...] = ()
+    """Functions of the same file that our code repeats, replaces, wraps or bypasses; their bodies are in the lock."""
 
     @property
     def key(self) -> str:
@@ -63,6 +65,8 @@ class Expect:
     args: tuple[str, ...]
     only_if: str
     why: str
+    stands_for: tuple[str, ...] = ()
+    """As of an edit, by what our code does at run time."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class Patch:
     expects: tuple[Expect, ...]
     imports: tuple[str, ...] = ()
     """One import each; a file gets those whose name an edit of this patch uses there."""
+    retired: tuple[int, ...] = ()
+    """Numbers of patches that went into this one."""
 
     @property
     def name(self) -> str:

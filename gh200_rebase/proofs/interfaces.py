@@ -11,9 +11,9 @@ from ..engine.resolve import Plan, resolve
 from ..patches.patchmodel import Expect, Patch
 from ..syntax.nodes import FUNCTIONS, deep_trees, places
 from ..syntax.source import Source, Unreadable, read_source
-from ..syntax.tree import ChangedTree, MemoryTree, Tree
+from ..syntax.tree import ChangedTree, Tree
 from .calls import call_problems, callable_signature, import_problems, imported_names
-from .modules import PACKAGE, Definition, Imported, Module, Modules, bindings, dotted, module_name
+from .modules import PACKAGE, Definition, Imported, Module, Modules, bindings, defined_in, dotted, module_name
 from .signatures import call_problem, method_signature, methods, override_problem, signature_of
 
 IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
@@ -178,18 +178,12 @@ def _expected(patch: Patch, item: Expect, tree: Tree) -> InterfaceResult:
         return InterfaceResult(item.name, where, False, "there is no such file")
     try:
         problem = _name_problem(read_source(item.file, data), item)
-        if problem and (moved := _moved_to(item, tree)):
-            problem = _name_problem(moved, item)
+        path = defined_in(item.file, item.name, tree) if problem else item.file
+        if path != item.file:
+            problem = _name_problem(read_source(path, tree.read(path) or b""), item)
     except Unreadable as error:
         problem = str(error)
     return InterfaceResult(item.name, where, not problem, problem)
-
-
-def _moved_to(item: Expect, tree: Tree) -> Source | None:
-    """The file that a shim in the expected one takes the name from."""
-    found = Modules(MemoryTree({}), tree).look_up(module_name(item.file), item.name.split(".")[0])
-    path = found.module.path if found and found.module else item.file
-    return read_source(path, tree.read(path) or b"") if path != item.file else None
 
 
 def _name_problem(source: Source, item: Expect) -> str:

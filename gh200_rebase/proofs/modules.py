@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..syntax.nodes import DEFS, own_nodes, places
 from ..syntax.source import Unreadable, read_source
-from ..syntax.tree import Tree
+from ..syntax.tree import MemoryTree, Tree
 
 PACKAGE = "simpletuner"
 DEEPEST = 8
@@ -186,6 +186,12 @@ class Modules:
             start = self.look_up(owner.module.name, parts[0]) if parts else None
             found.append(self.walk(start, parts[1:])[0] if start else None)
         return found
+
+
+def defined_in(file: str, name: str, tree: Tree) -> str:
+    """The file that has this name: the one given, or the one that a shim in it takes the name from."""
+    found = Modules(MemoryTree({}), tree).look_up(module_name(file), name.split(".")[0])
+    return found.module.path if found and found.module else file
 
 
 def dotted(node: ast.AST) -> list[str]:

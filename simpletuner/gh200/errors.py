@@ -21,8 +21,17 @@ class GH200Error(Exception):
         return "\n".join(parts)
 
 
+def printable(text: str) -> str:
+    """For names of files, which need be neither text nor a single line: everything else in them is escaped."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class ConfigFileError(GH200Error):
     """The file named by --config cannot be used."""
+
+
+class RejectedConfig(GH200Error, ValueError):
+    """SimpleTuner's parser or loaders do not accept the training config; a ValueError, as theirs is."""
 
 
 def stop(error: GH200Error) -> NoReturn:

@@ -17,26 +17,9 @@ def write_whole(target: Path, content: str | bytes) -> None:
     # A process number is not enough: two machines that share a folder may be at the same one.
     part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        _write(part, content.encode() if isinstance(content, str) else content)
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
         if target.exists():
             shutil.copymode(target, part)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _write(part: Path, content: bytes) -> None:
-    """Without a name until all of it is there, where the file system can do that: who is killed meanwhile leaves nothing behind."""
-    try:
-        file = os.open(part.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
-    except OSError:
-        part.write_bytes(content)
-        return
-    with open(file, "wb") as nameless:
-        nameless.write(content)
-        nameless.flush()
-        try:
-            # With a folder named, Python asks for the file that the link in /proc stands for, not for the link.
-            os.link(f"/proc/self/fd/{file}", part, src_dir_fd=file, follow_symlinks=True)
-        except OSError:
-            part.write_bytes(content)

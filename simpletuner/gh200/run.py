@@ -164,7 +164,7 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
     if ASKED[IN_MEMORY](settings):
         run.report_on(IN_MEMORY, ", ".join(settings.in_memory))
     if ASKED[FAST_START](settings):
-        run.report_on(FAST_START, "scan and sampler")
+        run.report_on(FAST_START, "dataset scan")
     if ASKED[TELEMETRY](settings):
         run.report_on(TELEMETRY, f"every {settings.telemetry_interval:g} s")
     StateHooks.set_gh200_runtime_config(run)

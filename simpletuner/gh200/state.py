@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ class StateHooks:
     """Base class of upstream's StateTracker; stored here, so that the fork needs no import of upstream to read it."""
 
     _gh200_raw: ClassVar[dict[str, Any]] = {}
-    _gh200_as_given: ClassVar[dict[str, Any]] = {}
+    _gh200_arguments: ClassVar[tuple[list[str], dict[str, Any]]] = ([], {})
+    _gh200_config_file: ClassVar[tuple[Path | None, dict[str, str]]] = (None, {})
     _gh200_origins: ClassVar[dict[str, str]] = {}
     _gh200_run: ClassVar[Run | None] = None
 
@@ -23,13 +25,23 @@ class StateHooks:
         StateHooks._gh200_origins = dict(origins or {})
 
     @classmethod
-    def remember_as_given(cls, config: Mapping[str, Any]) -> None:
-        """A config that is about to become a command line, which keeps neither its types nor what is nested in it."""
-        StateHooks._gh200_as_given = dict(config)
+    def remember_arguments(cls, words: Sequence[str], config: Mapping[str, Any]) -> None:
+        """The config that has become these command-line arguments, which keep neither its types nor its nesting."""
+        StateHooks._gh200_arguments = (list(words), dict(config))
 
     @classmethod
-    def as_given(cls) -> dict[str, Any]:
-        return StateHooks._gh200_as_given
+    def config_of_arguments(cls, words: Sequence[str]) -> dict[str, Any] | None:
+        known, config = StateHooks._gh200_arguments
+        return dict(config) if known and list(words) == known else None
+
+    @classmethod
+    def set_config_file(cls, path: Path, origins: Mapping[str, str]) -> None:
+        """The file named with --config, and where each key of the run came from: that file, or the command line."""
+        StateHooks._gh200_config_file = (path, dict(origins))
+
+    @classmethod
+    def get_config_file(cls) -> tuple[Path | None, dict[str, str]]:
+        return StateHooks._gh200_config_file
 
     @classmethod
     def get_raw_config(cls) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 from typing import Any, NoReturn
 
 from .errors import GH200Error, stop
+from .stand_in import StandIn, instead
 from .state import StateHooks
 
 
@@ -23,15 +24,19 @@ class TrainerHooks:
     _gh200_epoch: object = None
 
     def _configure_gh200_runtime(self, exit_on_error: bool = False) -> None:
-        """Checks the settings once the config is complete and before the Accelerator exists.
-
-        Errors of all loaders end here: upstream catches every exception around the loaders and loads another config.
-        """
+        """Checks the settings once the config is complete and before the Accelerator exists."""
         self.gh200_exit_on_error = exit_on_error
         try:
             self._start_gh200_runtime()
         except GH200Error as error:
             self._end_gh200(error)
+
+    def _gh200_config_rejected(self, error: Exception, exit_on_error: bool) -> NoReturn:
+        """A config that cannot be loaded ends the run: upstream would train the one that lies in config/ instead."""
+        from .settings.arguments import rejected
+
+        self.gh200_exit_on_error = exit_on_error
+        self._end_gh200(error if isinstance(error, GH200Error) else rejected(error))
 
     def _end_gh200(self, error: GH200Error) -> NoReturn:
         # Old releases of train.py print what is raised and report success, so there the process ends here.
@@ -47,12 +52,17 @@ class TrainerHooks:
         from .leave.sites import begin as listen_for_signals
         from .preflight.alone import claim_output
         from .preflight.start import check_run
+        from .settings.arguments import remove_blocks, typed_config
         from .settings.cache_options import CacheOptions
         from .settings.dataset_file import entries_of_file, write_inline_datasets
         from .settings.sources import read_settings
+        from .start.dummy_scheduler import provide
 
+        provide()
         run.end()
-        raw = StateHooks.get_raw_config()
+        remove_blocks(self.config, StateHooks.get_raw_config())
+        raw = typed_config(StateHooks.get_raw_config(), self.config)
+        StateHooks.set_raw_config(raw, StateHooks.get_raw_config_origins())
         dataset_file = entries_of_file(getattr(self.config, "data_backend_config", None))
         settings = read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
         if not settings.asked:
@@ -138,18 +148,21 @@ class TrainerHooks:
 
         caches_built(self.config)
         training_begins()
-        return first_micro_step(self, may_leave(step))
+        self._gh200_step = first_micro_step(self, may_leave(step))
+        LoopCount(self)
+        return self._gh200_step
 
-    def _gh200_batch_wanted(self, step: int) -> None:
-        """The loop has counted a micro-batch, or the end of an epoch, and is about to wait for it."""
-        self._gh200_step = step
+    def _gh200_batch_wanted(self) -> None:
+        """The loop counts a micro-batch, or the end of an epoch, and waits for it."""
+        self._gh200_step += 1
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.loop.batch_wanted()
 
-    def _gh200_begin_micro_batch(self, batch: Any) -> None:
-        """Right before a micro-batch is accumulated."""
+    def _gh200_begin_micro_batch(self, batch: Any, step: int) -> None:
+        """Right before a micro-batch is accumulated; `step` is the loop's own count of them."""
         if StateHooks._gh200_run is None:
             return
+        self._gh200_step = step
         from .caches.sites import micro_batch_begins
         from .datasets.sites import epoch_started
         from .memory.batch import optimize_batch_for_gh200
@@ -188,3 +201,22 @@ class TrainerHooks:
 
             add_logs(self, logs)
             fit_bar(logs)
+
+
+class LoopCount(StandIn):
+    """Upstream looks for its signals right before it counts a micro-batch and fetches it.
+
+    Made after the other override of the same method, which may end the run: a run that leaves has counted nothing.
+    """
+
+    upstream_class, feature = "Trainer", "the count of micro-batches"
+
+    def __init__(self, trainer: TrainerHooks) -> None:
+        super().__init__()
+        self._trainer = trainer
+        self.take_over(trainer)
+
+    @instead
+    def _exit_on_signal(self) -> None:
+        self.upstream._exit_on_signal()
+        self._trainer._gh200_batch_wanted()

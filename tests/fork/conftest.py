@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from preloaded import Preloaded, preloaded
 
 from tests.browser import need_browser
 from tests.fork.web_lab import Server
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preloaded]:
+    """Runs trainings of the fork on a CPU without importing SimpleTuner for each."""
+    with preloaded(tmp_path_factory.mktemp("forked")) as place:
+        yield Preloaded(place=place)
 
 
 @pytest.fixture(scope="session")

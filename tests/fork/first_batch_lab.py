@@ -1,9 +1,8 @@
-"""Trainings on one folder of pictures, as the tests of a fast start need them: cold, warm, watched, killed, several at once."""
+"""Trainings on one folder of pictures, as the tests of a fast start need them: cold, killed, several at once."""
 
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from watched_start import VARIABLE
 from gh200_lab.tiny.lab import forget
 from gh200_lab.tiny.launch import DRIVE
 from gh200_lab.tiny.pictures import make_pictures
-from gh200_lab.tiny.run import Run, read_lines, weights
+from gh200_lab.tiny.run import Run, weights
 
 NAME = "many"
 SIZES = [(64, 64), (128, 64), (64, 128), (192, 64), (100, 80), (80, 100), (90, 64), (64, 90)]
@@ -27,10 +26,8 @@ STEPS = {"max_train_steps": 4, "checkpoint_step_interval": 4, "enable_multiproce
 MORE_STEPS = STEPS | {"max_train_steps": 8}
 MODES: dict[str, dict[str, Any]] = {
     "upstream": {"fast_start": False},
-    "usual": {"uvm_log_interval": 100},
-    "certified": {"fast_start": True},
+    "ours": {"fast_start": True},
 }
-YOUNG_SECONDS = 2.1
 
 
 @dataclass(frozen=True)
@@ -44,25 +41,10 @@ class Watched(Preloaded):
 @dataclass(frozen=True)
 class Started:
     run: Run
-    notes: list[dict[str, Any]]
 
     def bits(self) -> tuple[list[str], list[str], dict[str, str]]:
         """Ranks write their losses as they come; each of them has the same weights after an update."""
         return sorted(self.run.micro_losses()), self.run.updates(), weights(self.run.output)
-
-    def captions(self) -> dict[int, int]:
-        """How many each rank went through; none, where a certificate stood for them."""
-        return {note["rank"]: note["captions"] for note in self.notes if "captions" in note}
-
-    def writers(self, end: str = ".gh200") -> set[int]:
-        return {note["rank"] for note in self.notes if note.get("put", "").endswith(end)}
-
-    def late(self) -> list[list[str]]:
-        """The listings that nobody had looked into at the first batch, of each rank."""
-        return [note["late"] for note in self.notes if "late" in note]
-
-    def metadata(self) -> list[tuple[str, int]]:
-        return [(note["held"], note["unread"]) for note in self.notes if "held" in note]
 
 
 class Trainings:
@@ -88,20 +70,16 @@ class Trainings:
         pictures, text = config["datasets"]
         pictures |= {"id": NAME, "repeats": 0, "instance_data_dir": str(self.pictures)}
         pictures["cache_dir_vae"], text["cache_dir"] = str(self.data / "cache/vae"), str(self.data / "cache/text")
-        notes = self.lab.folder / "notes.jsonl"
-        notes.unlink(missing_ok=True)
         run = self.lab.run(
             name,
             config,
             launcher=Watched(place=self.server, ranks=ranks),
             resume=resume,
             orders={},
-            # Upstream prints what it compares where it says all, so there it compares.
-            variables=VARIABLES
-            | {"SIMPLETUNER_LOG_LEVEL": "INFO", VARIABLE: json.dumps({"notes": str(notes)} | (orders or {}))},
+            variables=VARIABLES | {VARIABLE: json.dumps(orders or {})},
         )
         assert code is None or run.code == code, run.text[-4000:]
-        return Started(run, read_lines(notes))
+        return Started(run)
 
     def cold(self, name: str, mode: str, *, keep_caches: bool = False, **how: Any) -> Started:
         """From nothing. Upstream's own scan may lose pictures (upstream/scan_loses_entries.md): then once more."""
@@ -114,12 +92,6 @@ class Trainings:
             if started.run.code == 0 and self.in_buckets() == sorted(self.metadata()) == self.all_pictures():
                 return started
         raise AssertionError(started.run.text[-4000:])
-
-    def warm(self, name: str, mode: str, **how: Any) -> Started:
-        """When all that the last start wrote is old enough to be believed."""
-        newest = max(path.stat().st_ctime for path in [self.pictures, *self.pictures.rglob("*")])
-        time.sleep(max(0.0, newest + YOUNG_SECONDS - time.time()))
-        return self.start(name, mode, **how)
 
     @property
     def pictures(self) -> Path:
@@ -145,9 +117,6 @@ class Trainings:
         found: dict[str, Any] = self.files()[f"aspect_ratio_bucket_metadata_{NAME}.json"]
         return found
 
-    def records(self) -> set[str]:
-        return {path.name.split(".")[1].split("-")[0] for path in self.pictures.glob("*.gh200")}
-
 
 def made(folder: Path, server: str) -> Trainings:
     folder.mkdir(exist_ok=True)
@@ -155,5 +124,4 @@ def made(folder: Path, server: str) -> Trainings:
     for number, name in enumerate(("one", "other")):
         sizes = SIZES[number::2]
         make_pictures(trainings.pictures / name, PER_SIZE, sizes, first=200 * number)
-    time.sleep(YOUNG_SECONDS)
     return trainings

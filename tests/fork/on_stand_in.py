@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gh200_lab.place import ROOT
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run, weights
 from tests.gpu_stand_in.stand_in import HERE
@@ -41,6 +42,8 @@ def trained(folder: Path, name: str, *options: str, ranks: int, start: Callable[
     report.unlink(missing_ok=True)
     prefix = (str(HERE / "run.sh"), "--devices", str(ranks), *options, "--report", str(report))
     # What is remembered of the real machine must not decide here, nor the stand-in's figures there.
-    variables = {"STAND_IN_BACKEND": "gloo", "XDG_CACHE_HOME": str(folder / "user-cache")}
+    variables = {"STAND_IN_BACKEND": "gloo", "XDG_CACHE_HOME": str(folder / "user-cache"), "OMP_NUM_THREADS": "1"}
+    # Its list of fonts takes seconds to make, and has nothing to do with the machine.
+    variables["MPLCONFIGDIR"] = str(ROOT / "build" / "matplotlib")
     run = start(name, launcher=Launcher(gpu=True, ranks=ranks, prefix=prefix), variables=variables)
     return Trained(run, report)

@@ -26,9 +26,6 @@ SAFETY = "safety_check(...)"
 NO_CONFIG = "if self.config is None:\n    ...\n    raise ValueError(...)"
 START = 'step = self.state["global_step"]'
 LOGS = "logs = {...}"
-VAE, EMBED = "VAECache.__init__", "ImageEmbedCache.__init__"
-TEXT, DISTILLED = "TextEmbeddingCache.__init__", "DistillationCache.__init__"
-STORED, PLAIN = "self.cache_data_backend = ...", "self.data_backend = data_backend"
 
 ORDER = (
     Mutant("01/prepare-ramp", "third_accelerator_after", (("after", PARSE, SAFETY, ACCELERATOR),)),
@@ -43,23 +40,28 @@ ORDER = (
     Mutant("01/prepare-ramp", "rate_scaled_before", (("before", PARSE, SAFETY, "self.config.learning_rate = 1.0"),)),
     Mutant("01/configure", "loaded_again", (("before", PARSE, SAFETY, "self.config = load_config(None)"),)),
     Mutant("01/configure", "accelerator_before", (("before", PARSE, NO_CONFIG, ACCELERATOR),)),
+    Mutant(
+        "01/micro-batch",
+        "signals_looked_for_behind",
+        (("drop", TRAIN, "self._exit_on_signal()"), ("after", TRAIN, ACCUMULATE, "self._exit_on_signal()")),
+    ),
     Mutant("01/first-micro-step", "counted_before", (("before", TRAIN, START, "step = 0\nstep += 1"),)),
 )
 DATAFLOW = (
     Mutant("01/first-micro-step", "start_stored_again", (("after", TRAIN, START, "step = int(step)"),)),
     Mutant("01/first-micro-step", "start_unpacked_again", (("after", TRAIN, START, "step, rest = 0, 0"),)),
     Mutant(
-        "11/batch-wanted",
+        "01/micro-batch",
         "counted_behind_accumulate",
         (("drop", TRAIN, "step += 1"), ("after", TRAIN, ACCUMULATE, "step += 1")),
     ),
     Mutant(
-        "11/batch-wanted",
+        "01/micro-batch",
         "counted_inside_accumulate",
         (("drop", TRAIN, "step += 1"), ("before", TRAIN, LOGS, "step += 1")),
     ),
     Mutant(
-        "11/batch-wanted",
+        "01/micro-batch",
         "counted_under_another_name",
         (("before", TRAIN, "step += 1", "micro = step + 1"), ("drop", TRAIN, "step += 1")),
     ),
@@ -71,7 +73,7 @@ DATAFLOW = (
         "batch_under_another_name",
         (("before", TRAIN, PREPARE, "batch = self.prepare_batch(raw_batch)"), ("drop", TRAIN, PREPARE)),
     ),
-    Mutant("11/batch-wanted", "step_reset_after", (("after", TRAIN, ACCUMULATE, "step = 0"),)),
+    Mutant("01/micro-batch", "step_reset_after", (("after", TRAIN, ACCUMULATE, "step = 0"),)),
     Mutant(
         "01/window-gate",
         "gate_counts_another",
@@ -80,36 +82,11 @@ DATAFLOW = (
     Mutant("01/window-gate", "step_stored_behind_the_gate", (("after", TRAIN, LOGS, "step = 0"),)),
     Mutant("01/progress-values", "logs_made_anew", (("after", TRAIN, LOGS, "logs = dict(logs)"),)),
     Mutant("01/progress-values", "logs_merged_anew", (("after", TRAIN, LOGS, "logs |= {}"),)),
-    Mutant("04/encode", "mapping_copied", (("after", "mapping_to_cli_args", "cli_args = []", "mapping = {}"),)),
     Mutant(
         "04/decode",
         "arguments_read_again",
         (("after", "parse_cmdline_args", "parser = get_argument_parser()", "input_args = None"),),
     ),
-)
-BYPASS = (
-    Mutant("02/vae-tier", "stored_again", (("after", VAE, STORED, "self.cache_data_backend = image_data_backend"),)),
-    Mutant("02/vae-tier", "set_by_name", (("after", VAE, STORED, 'setattr(self, "cache_data_backend", None)'),)),
-    Mutant("02/vae-tier", "deleted", (("after", VAE, STORED, "del self.cache_data_backend"),)),
-    Mutant("02/vae-tier", "in_a_with", (("after", VAE, STORED, "with x as self.cache_data_backend: pass"),)),
-    Mutant("02/text-tier", "stored_again", (("after", TEXT, PLAIN, "self.data_backend = (data_backend)"),)),
-    Mutant("02/text-tier", "unpacked_again", (("after", TEXT, PLAIN, "self.data_backend, x = data_backend, 1"),)),
-    Mutant(
-        "02/text-tier",
-        "stored_by_another_method",
-        (
-            (
-                "after",
-                "TextEmbeddingCache",
-                "def __init__():\n    ...",
-                "def swap(self, other):\n    self.data_backend = other",
-            ),
-        ),
-    ),
-    Mutant(
-        "02/image-embed-tier", "stored_again", (("after", EMBED, STORED, "setattr(self, 'cache_data_backend', 1)"),)
-    ),
-    Mutant("02/distillation-tier", "stored_again", (("after", DISTILLED, PLAIN, "self.data_backend: object = None"),)),
 )
 UNREACHED = (
     Mutant("01/micro-batch", "always_continue", (("before", TRAIN, ACCUMULATE, "continue"),)),
@@ -153,6 +130,5 @@ HARMLESS = (
     ),
     Mutant("01/micro-batch", "read_after", (("after", TRAIN, ACCUMULATE, "print(step, prepared_batch)"),)),
     Mutant("01/base", "decorated", (("after", "", "class Trainer(...):\n    ...", "Trainer = final(Trainer)"),)),
-    Mutant("02/text-tier", "read_after", (("after", TEXT, PLAIN, "other = self.data_backend"),)),
     Mutant("01/prepare-ramp", "another_before", (("before", PARSE, SAFETY, "self.accelerator = Accelerator()"),)),
 )

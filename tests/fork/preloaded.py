@@ -1,4 +1,6 @@
-"""Launchers whose ranks are forked from one process that has imported upstream: for tests with many short trainings."""
+"""Trainings forked from one server process that has imported SimpleTuner: the imports are most of a tiny run's time.
+
+For tests that need no process of their own. Those that do are listed in tests/README.md."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pathlib import Path
 
 from tiny import FORK, VARIABLES
 
-from gh200_lab.tiny.launch import DRIVE, Launcher
+from gh200_lab.tiny.launch import Launcher
 
 SCRIPT = Path(__file__).with_name("forked_run.py")
 PATIENCE = 600.0
@@ -19,15 +21,23 @@ PATIENCE = 600.0
 
 @dataclass(frozen=True)
 class Preloaded(Launcher):
-    """Watched runs on a CPU only. The fork's own ones: a process has one tree."""
+    """On a CPU only, and of the fork only: a process imports one tree. There is no `debug.log` beside such a run: the
+    server opened it when it imported SimpleTuner.
+    """
 
     gpu: bool = False
     place: str = ""
 
     def command(self, tree: Path, config: Path, *arguments: str, watched: bool = False) -> list[str]:
+        if tree != FORK:
+            raise ValueError(f"the server has imported {FORK}, and cannot train in {tree}")
         command = super().command(tree, config, *arguments, watched=watched)
-        script = command.index(str(DRIVE))
-        return [*command[:script], str(SCRIPT), self.place, *command[script:]]
+        script = next(number for number, word in enumerate(command) if word.endswith(".py"))
+        return [*command[:script], *self.forked(*command[script:])]
+
+    def forked(self, script: str, *arguments: str) -> list[str]:
+        """What follows `python` to run a script in a fork of the server."""
+        return [str(SCRIPT), self.place, script, *arguments]
 
 
 @contextmanager
@@ -35,8 +45,7 @@ def preloaded(folder: Path) -> Iterator[str]:
     """Where such a process listens, for as long as it is needed."""
     place = folder / "preloaded.socket"
     launcher = Launcher(gpu=False)
-    # As torchrun has it for several ranks.
-    variables = launcher.environment(FORK, folder / "config.json", OMP_NUM_THREADS="1", **VARIABLES)
+    variables = launcher.environment(FORK, folder / "config.json", **VARIABLES)
     command = [*launcher.command(FORK, folder / "config.json")[:1], str(SCRIPT), "serve", str(place)]
     with (folder / "preloaded.log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)

@@ -30,7 +30,7 @@ def _stand_in() -> None:
         pytest.skip(str(reason))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the whole acceptance run: five cold trainings")
 def test_acceptance_runs_to_its_end_on_the_stand_in(tmp_path: Path) -> None:
     target, left = tmp_path / "acceptance.json", tmp_path / "left.jsonl"
     temporary = tmp_path / "tmp"
@@ -48,7 +48,7 @@ def test_acceptance_runs_to_its_end_on_the_stand_in(tmp_path: Path) -> None:
     assert large["code"] == 0 and large["losses"] and large["torch_bytes"] > 64 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="three acceptance runs, each stopped in a training")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_acceptance_stopped_in_a_training_leaves_nothing(tmp_path: Path, number: int) -> None:
     target, temporary = tmp_path / "acceptance.json", tmp_path / "tmp"

@@ -110,14 +110,14 @@ def test_beyond_hbm_state_trains_to_the_bit_where_stock_does_not_fit(wide: Wide,
     assert all(max(report["device_bytes_peak"]) < FOR_STATE << 20 for report in wide.reports)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a full fine-tuning on the simulated device")
 def test_beyond_hbm_stock_is_out_of_memory_and_says_so(wide: Wide) -> None:
     assert FOR_STATE <= 0.6 * STOCK_FAILS and FOR_ALL <= 0.25 * STOCK_FAILS, "what docs/BEYOND_HBM.md says"
     run = wide.on_gpu("too small", STOCK_FAILS)
     assert run.code != 0 and "CUDA out of memory" in run.text
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a full fine-tuning on the simulated device")
 def test_beyond_hbm_all_trains_to_the_bit(wide: Wide, stock: Run) -> None:
     run = wide.on_gpu("all", FOR_ALL, ALL)
     assert run.code == 0, run.text[-3000:]
@@ -125,7 +125,7 @@ def test_beyond_hbm_all_trains_to_the_bit(wide: Wide, stock: Run) -> None:
     wide.clean()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="six full fine-tunings on the simulated device")
 @pytest.mark.parametrize(("first", "then"), [(None, STATE), (STATE, None), (ALL, STATE)])
 def test_beyond_hbm_resume_in_either_direction(wide: Wide, stock: Run, first: Any, then: Any) -> None:
     begun = wide.on_gpu("begun", FOR_STATE if first else LARGE, first, max_train_steps=2)
@@ -148,7 +148,7 @@ def test_beyond_hbm_resume_in_either_direction(wide: Wide, stock: Run, first: An
     }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two trainings on the simulated device")
 def test_beyond_hbm_lora_with_caches_and_the_ramp(wide: Wide) -> None:
     ramp = {"initial_effective_batch_size": 1, "target_effective_batch_size": 2, "batch_rampup_steps": 3}
     lora = {"model_type": "lora", "cache_config": UNIFIED}
@@ -171,7 +171,7 @@ def two_stock(wide: Wide, stock: Run) -> Run:
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="three full fine-tunings with two ranks on the simulated device")
 @pytest.mark.parametrize("managed", [STATE, ALL], ids=["state", "all"])
 def test_beyond_hbm_two_ranks_on_two_devices(wide: Wide, two_stock: Run, managed: Any) -> None:
     run = wide.on_gpu("two managed", 160, managed, **TWO_RANKS)
@@ -180,7 +180,7 @@ def test_beyond_hbm_two_ranks_on_two_devices(wide: Wide, two_stock: Run, managed
     wide.clean()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a full fine-tuning on the simulated device")
 def test_beyond_hbm_a_limit_below_the_weights_is_torchs_error_with_our_reason(wide: Wide) -> None:
     run = wide.on_gpu("limited", LARGE, {"managed_memory": "state", "managed_memory_limit_gb": 0.01})
     assert run.code != 0 and "CUDA out of memory" in run.text and "managed_memory_limit_gb" in run.text

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gh200_lab.first_batch import NAME, Alone, Scene, fast_start, make_pictures, many_links
+from gh200_lab.first_batch import NAME, Alone, Scene, fast_start, make_pictures, many_links, queues_that_keep
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -62,20 +63,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def sized_files(backend: Any, sizes: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def sized_files(sizes: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures that are nothing but a size, for upstream's own probe and for our reader."""
     from simpletuner.gh200.headers import Header
-    from simpletuner.gh200.start import scan
+    from simpletuner.gh200.start.pool import HeaderPool
     from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
-    from simpletuner.helpers.training.state_tracker import StateTracker
 
-    StateTracker.set_image_files([("", [], list(sizes))], NAME)
     monkeypatch.setattr(
         DiscoveryMetadataBackend, "_probe_image_dimensions", lambda self, path: {"original_size": sizes[str(path)]}
     )
-    monkeypatch.setattr(
-        scan, "read_headers", lambda paths, workers: iter([[Header(sizes[path], "PNG", None) for path in paths]])
-    )
+    monkeypatch.setattr(HeaderPool, "read", lambda self, paths: [Header(sizes[path], "PNG", None) for path in paths])
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(str(value) for value in settings.values()))
@@ -87,11 +84,15 @@ def test_first_batch_scan_is_upstreams(folder: Path, settings: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
-    "count", [600, pytest.param(100_000 // len(SETTINGS) + 1, marks=pytest.mark.slow)], ids=["few", "100000"]
+    "count",
+    [600, pytest.param(100_000 // len(SETTINGS) + 1, marks=pytest.mark.slow(reason="scans 100,000 images"))],
+    ids=["few", "100000"],
 )
 def test_first_batch_scan_gives_random_sizes_what_upstream_gives_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
+    from simpletuner.helpers.training.state_tracker import StateTracker
+
     rng = random.Random(11)
     pool = [(rng.randint(1, 4000), rng.randint(1, 4000)) for _ in range(count // 2)]
     for settings in SETTINGS:
@@ -100,72 +101,48 @@ def test_first_batch_scan_gives_random_sizes_what_upstream_gives_them(
         for on in (False, True):
             scene = Scene(tmp_path / "none", settings)
             scene.forget_files()
-            with fast_start(on):
+            with fast_start(on), queues_that_keep(), monkeypatch.context() as patched:
+                sized_files(sizes, patched)
                 backend = scene.backend()
-                sized_files(backend, sizes, monkeypatch)
+                StateTracker.set_image_files([("", [], list(sizes))], NAME)
                 random.seed(1)
-                workers = _alone(backend, on)
-                results.append((workers, random.getstate()))
+                backend.compute_aspect_ratio_bucket_indices()
+                found = [backend.aspect_ratio_bucket_indices, backend.image_metadata, backend.filtering_statistics]
+                results.append([*found, random.getstate()])
         assert results[0] == results[1], settings
 
 
-def _alone(backend: Any, on: bool) -> dict[str, Any]:
-    """The scan itself; upstream's worker is called, not started, because its queues lose what they hold."""
-    from simpletuner.gh200.start.sites import scan_workers
-    from simpletuner.helpers.training.state_tracker import StateTracker
-
-    files = list(StateTracker.get_image_files(NAME))
-    statistics: dict[str, Any] = {"total_processed": 0, "skipped": {}}
-    if on:
-        assert scan_workers(backend, [1], files, set(), statistics, None) == []
-    else:
-        for path in files:
-            backend.aspect_ratio_bucket_indices = backend._process_for_bucket(
-                path,
-                backend.aspect_ratio_bucket_indices,
-                metadata_updates=backend.image_metadata,
-                statistics=statistics,
-            )
-            statistics["total_processed"] += 1
-    return {
-        "buckets": backend.aspect_ratio_bucket_indices,
-        "metadata": backend.image_metadata,
-        "statistics": statistics,
-    }
-
-
-def test_first_batch_scan_with_processes_leaves_the_parents_random_state(folder: Path) -> None:
+def test_first_batch_scan_with_processes_is_upstreams_and_its_repair_works(folder: Path) -> None:
     scene = Scene(folder, {"crop": True}, enable_multiprocessing=True, aspect_bucket_worker_count=3)
-    random.seed(7)
-    before = random.getstate()
-    ours = scene.scanned(True, seed=7)
-    assert ours["random"] == before
-    assert ours["metadata"] == Scene(folder, {"crop": True}).scanned(True, seed=7)["metadata"]
+    scene.forget_files()
+    with fast_start():
+        backend = scene.backend()
+        backend.compute_aspect_ratio_bucket_indices()
+        placed = sorted(itertools.chain(*backend.aspect_ratio_bucket_indices.values()))
+        (scene.output / "aspect_ratio_bucket_metadata.json").write_text("{}")
+        again = scene.backend()
+        again.compute_aspect_ratio_bucket_indices()
+    assert placed == sorted(backend.image_metadata) and len(placed) > 100
+    # Upstream's repair does not collect what is still in its queues when its last process has ended.
+    assert set(again.image_metadata) <= set(placed) and again.image_metadata
 
 
 def test_first_batch_off_is_upstreams_own_code(folder: Path) -> None:
-    from simpletuner.gh200 import hooks, run
+    from simpletuner.gh200 import run
     from simpletuner.gh200.settings.cache_options import CacheOptions
     from simpletuner.gh200.settings.sources import read_settings
 
-    backend, workers = Scene(folder).backend(), [object()]
     for block, environ, acts in (
         ({"fast_start": False}, {}, False),
         ({"fast_start": True}, {}, True),
-        ({"uvm_log_interval": 7}, {}, True),
+        ({"telemetry_interval": 7}, {}, True),
         ({}, {"GH200_UVM_ACCESS_PATTERN": "gpu_first"}, False),
-        ({"fast_start": False, "uvm_log_interval": 7}, {}, False),
+        ({"fast_start": False, "telemetry_interval": 7}, {}, False),
     ):
         run.begin(read_settings({"gh200_optimizations": block} if block else {}, environ), CacheOptions())
-        given = hooks.scan_workers(backend, workers, [], set(), {"total_processed": 0, "skipped": {}})
-        assert (given == []) is acts, (block, environ)
-        assert (hooks.unseen_index(_Bucket(backend), "1.0", []) is not None) is acts
+        own = {"compute_aspect_ratio_bucket_indices", "scan_for_metadata", "_bucket_worker", "_probe_image_dimensions"}
+        assert own & vars(Scene(folder).backend()).keys() == (own if acts else set()), (block, environ)
         run.end()
-
-
-class _Bucket:
-    def __init__(self, backend: Any) -> None:
-        self.metadata_backend, self._sample_path = backend, str
 
 
 @pytest.fixture
@@ -188,6 +165,21 @@ def test_first_batch_scan_names_what_it_leaves_out(folder: Path, told: pytest.Lo
     assert "too small" in told.text and "broken.png" in told.text and f"of {len(pictures)} files scanned" in told.text
 
 
+@pytest.mark.timeout(120)
+def test_first_batch_scan_of_a_fifo_and_of_odd_names_ends(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    """Two of the files are no images: nobody writes into the FIFO, and one name would break the list of names."""
+    pictures = tmp_path / "pictures"
+    make_pictures(pictures, [(64, 64)] * 2)
+    os.mkfifo(pictures / "pipe.png")
+    (pictures / "odd\x1b[31m\n.png").write_bytes(b"no image")
+    scene = Scene(pictures, {}, aspect_bucket_worker_count=2)
+    found = scene.scanned(True)
+    assert len([path for paths in found["buckets"].values() for path in paths]) == 2
+    rows = (scene.output / "aspect_ratio_bucket_indices.left_out.tsv").read_text().splitlines()
+    assert len(rows) == 2 and "\x1b" not in told.text
+    assert any("not a regular file" in row and row.endswith("pipe.png") for row in rows)
+
+
 def test_first_batch_scan_repairs_missing_metadata(folder: Path) -> None:
     scene = Scene(folder)
     whole = scene.scanned(True)
@@ -196,6 +188,36 @@ def test_first_batch_scan_repairs_missing_metadata(folder: Path) -> None:
     assert again["metadata"].keys() == whole["metadata"].keys()
     for path, metadata in again["metadata"].items():
         assert {**metadata, "crop_coordinates": 0} == {**whole["metadata"][path], "crop_coordinates": 0}
+
+
+def test_first_batch_scan_raises_what_happens_in_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simpletuner.gh200.errors import GH200Error
+    from simpletuner.gh200.start.pool import HeaderPool
+
+    def fail(self: Any, paths: list[str]) -> Any:
+        raise GH200Error("All readers have died.", why="a test", fix="none")
+
+    make_pictures(tmp_path / "pictures", [(100, 200)] * 20)
+    monkeypatch.setattr(HeaderPool, "read", fail)
+    with pytest.raises(GH200Error, match="All readers have died"):
+        Scene(tmp_path / "pictures", aspect_bucket_worker_count=3).scanned(True)
+
+
+def test_first_batch_scan_ends_its_threads_when_collecting_fails(tmp_path: Path) -> None:
+    make_pictures(tmp_path / "pictures", [(100, 200)] * 20)
+    scene = Scene(tmp_path / "pictures", aspect_bucket_worker_count=3)
+    with fast_start():
+        backend = scene.backend()
+
+        def interrupt(done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            backend.compute_aspect_ratio_bucket_indices(progress_callback=interrupt)
+        ended = time.monotonic() + 10
+        while any("_bucket_worker" in thread.name for thread in threading.enumerate()):
+            assert time.monotonic() < ended, "a thread waits for somebody who has gone"
+            time.sleep(0.05)
 
 
 def test_first_batch_scan_of_staged_pictures_reads_no_file_again(folder: Path, tmp_path: Path) -> None:
@@ -255,7 +277,7 @@ def start_scanner(folder: Path, times: int = 1, fresh: str = "fresh") -> subproc
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a hundred scans under load")
 def test_first_batch_a_hundred_scans_under_load_lose_nothing(tmp_path: Path) -> None:
     originals = make_pictures(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
     many_links(tmp_path / "pictures", originals, 2000)
@@ -270,7 +292,7 @@ def test_first_batch_a_hundred_scans_under_load_lose_nothing(tmp_path: Path) -> 
     assert printed.split("\n")[:-1] == ["2000 2000"] * 100
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills scans of 5,000 images")
 def test_first_batch_a_killed_scan_goes_on_to_the_same_end_and_two_at_once_agree(tmp_path: Path) -> None:
     originals = make_pictures(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
     folder = tmp_path / "pictures"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from simpletuner.gh200 import hooks
+from simpletuner.gh200 import builders, hooks
 from simpletuner.gh200.datasets import sites as in_memory_sites
 from simpletuner.gh200.datasets.staged import staged_for_use
 from simpletuner.gh200.memory.limits import OverMemoryLimit
@@ -34,7 +34,7 @@ def tree(lab: Any, tmp_path: Path, temporary: Path) -> Path:
 def built(lab: Any, name: str, root: Path) -> Any:
     config = lab.Config(root)
     config.id = name
-    return hooks.local_backend(config, lab.LocalDataBackend(None, name))
+    return builders.local_dataset(config, lab.LocalDataBackend(None, name))
 
 
 def entry(name: str, root: Path, **more: Any) -> dict[str, Any]:

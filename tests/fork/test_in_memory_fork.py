@@ -12,10 +12,10 @@ import pytest
 import tiny
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
+from preloaded import Preloaded
 
-from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import cached, weights
-from simpletuner.gh200 import hooks
+from simpletuner.gh200 import builders
 from simpletuner.gh200.datasets import sites as in_memory_sites
 from simpletuner.gh200.datasets.codecs import NAMES
 
@@ -56,7 +56,7 @@ def test_the_builder_and_the_factory_site_stage_the_folder(lab: Any, tree: Path)
     )
     assert isinstance(built, lab.GH200InMemoryBackend) and built.options.compression == "zlib"
     in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": "unused"}])
-    wrapped = hooks.local_backend(lab.Config(tree), lab.LocalDataBackend(Accelerator(), "photos", True))
+    wrapped = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(Accelerator(), "photos", True))
     assert wrapped.staged_files == built.staged_files > 5
     assert wrapped.type == "local" and wrapped.compress_cache and isinstance(wrapped.accelerator, Accelerator)
 
@@ -65,12 +65,31 @@ def test_reads_come_from_ram_until_the_epoch_check_sees_the_change(
     lab: Any, tree: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
-    backend = hooks.local_backend(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
+    backend = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
     (tree / "a.txt").write_text("changed behind our back")
     assert backend.read(str(tree / "a.txt")).startswith(b"a red square")
     in_memory_sites.epoch_started()
     assert backend.read(str(tree / "a.txt")) == b"changed behind our back"
     assert f"{tree}/a.txt" in caplog.text
+
+
+def test_a_file_that_is_added_later_is_named_once(lab: Any, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend = lab.GH200InMemoryBackend(None, "photos", instance_data_dir=tree)
+    backend.read(str(tree / "a.txt")), backend.write(str(tree / "a.txt"), b"written"), backend.read(str(tree / "a.txt"))
+    with pytest.raises(FileNotFoundError):
+        backend.read(str(tree / "none.txt"))
+    backend.torch_save({}, str(tree / "latent.pt"))
+    backend.torch_load(str(tree / "latent.pt"))
+    assert "Added" not in caplog.text
+    (tree / "later\x1b.png").write_bytes((tree / "a.png").read_bytes())
+    for _ in range(2):
+        assert backend.read_image(str(tree / "later\x1b.png")).size == backend.read_image(str(tree / "a.png")).size
+    assert caplog.text.count("(id=photos) Added after staging and read from disk: ") == 1
+    assert "later\\x1b.png" in caplog.text
+    for number in range(50):
+        (tree / f"{number}.txt").write_bytes(b"x")
+        assert backend.read(str(tree / f"{number}.txt")) == b"x"
+    assert caplog.text.count("Added after staging") == 21 and "further files" in caplog.text
 
 
 def test_a_folder_with_two_names_is_staged_under_the_one_upstream_lists(lab: Any, tmp_path: Path) -> None:
@@ -111,7 +130,7 @@ def test_memory_is_freed_after_the_caches_only_where_asked_and_unused(
 ) -> None:
     caplog.set_level("INFO")
     in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)} | entry])
-    backend = hooks.local_backend(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
+    backend = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
     in_memory_sites.caches_built(args)
     assert (backend.staged_files == 0) is freed
     assert "still read" in caplog.text or freed
@@ -138,9 +157,9 @@ def test_a_child_whose_parent_is_gone_reads_from_disk(lab: Any, tree: Path, capl
 IN_RAM = {"type": "in_memory", "in_memory": {"compression": "lz4"}}
 
 
-def test_training_from_ram_gives_the_same_bits_as_local(tmp_path: Path) -> None:
+def test_training_from_ram_gives_the_same_bits_as_local(tmp_path: Path, forked: Preloaded) -> None:
     """Cold, four buckets: the same buckets, cache files, updates and weights."""
-    lab = tiny.Lab(tmp_path)
+    lab = tiny.Lab(tmp_path, forked)
     seen = {}
     for name, kind in (("local", {}), ("ram", IN_RAM)):
         lab.entry_changes |= kind
@@ -155,15 +174,15 @@ def test_training_from_ram_gives_the_same_bits_as_local(tmp_path: Path) -> None:
     assert len(seen["ram"][0]) == 4 and len(seen["ram"][1]) >= 24 and len(seen["ram"][2]) == 6
 
 
-@pytest.mark.slow
-def test_two_ranks_share_one_staged_dataset(tmp_path: Path) -> None:
+@pytest.mark.slow(reason="three trainings, two of them with two ranks")
+def test_two_ranks_share_one_staged_dataset(tmp_path: Path, forked: Preloaded) -> None:
     """Warm: with two ranks upstream's own first scan is a race that two runs of `local` lose differently."""
-    lab = tiny.Lab(tmp_path)
+    lab = tiny.Lab(tmp_path, forked)
     assert lab.watched("scan").code == 0
     seen = {}
     for name, kind in (("local", {}), ("ram", IN_RAM)):
         lab.entry_changes |= kind
-        run = lab.watched(name, launcher=Launcher(gpu=False, ranks=2))
+        run = lab.watched(name, launcher=Preloaded(place=forked.place, ranks=2))
         assert run.code == 0, run.text[-4000:]
         seen[name] = weights(run.output)
         assert run.text.count("Staged 24 files") == (1 if kind else 0)

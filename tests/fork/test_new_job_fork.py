@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 import tiny
 from PIL import Image
+from preloaded import Preloaded
 
 from gh200_lab.place import environment
 from gh200_lab.tiny.make import make_family, shared_model
 from gh200_lab.tiny.pictures import make_pictures
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
-SLOW = pytest.mark.slow
+MORE = pytest.mark.slow(reason="a cold training each")
 
 
 @pytest.fixture
@@ -44,12 +45,13 @@ def new_job(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, env=variables(), capture_output=True, text=True)
 
 
-def trained(root: Path, *words: str) -> dict[str, object]:
-    """Makes the job, runs the line it printed, and looks at the weights."""
+def trained(root: Path, *words: str, by_simpletuner: bool = False) -> dict[str, object]:
+    """Makes the job, runs the line it printed or `simpletuner train` instead, and looks at the weights."""
     done = new_job(root, *words, "--steps", "3", "--checkpoint-every", "3")
     assert done.returncode == 0, done.stderr
     line = shlex.split(done.stdout.strip().splitlines()[-1])
-    # On a CPU Accelerate's launcher only sets variables; the first test runs it, the others save its ten seconds.
+    if by_simpletuner:
+        line = ["simpletuner", "train", *line[line.index("--config") :]]
     run = subprocess.run(line, cwd=root, env=variables(), capture_output=True, text=True)
     assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
     assert list((root / "jobs/job/output").rglob("pytorch_lora_weights.safetensors")), run.stdout[-2000:]
@@ -116,13 +118,21 @@ def table(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [forty, mixed, *(pytest.param(make, marks=SLOW) for make in (three, sixty_shapes, namesakes, uncaptioned, table))],
+    [forty, *(pytest.param(make, marks=MORE) for make in (three, sixty_shapes, namesakes, uncaptioned, table))],
     ids=lambda make: make.__name__,
 )
 def test_new_job_trains_by_the_line_it_printed(root: Path, make: Callable[[Path], None]) -> None:
+    check_trains(root, make)
+
+
+def test_new_job_trains_by_simpletuner_train(root: Path) -> None:
+    check_trains(root, mixed, by_simpletuner=True)
+
+
+def check_trains(root: Path, make: Callable[[Path], None], by_simpletuner: bool = False) -> None:
     make(root / "my pictures")
     before = sorted(path.relative_to(root) for path in (root / "my pictures").rglob("*"))
-    config = trained(root, "my pictures", "--model", "model")
+    config = trained(root, "my pictures", "--model", "model", by_simpletuner=by_simpletuner)
     assert config["enable_multiprocessing"] is True
     left = sorted(
         path.relative_to(root) for path in (root / "my pictures").rglob("*") if "aspect_ratio" not in path.name
@@ -130,7 +140,7 @@ def test_new_job_trains_by_the_line_it_printed(root: Path, make: Callable[[Path]
     assert left == before
 
 
-@SLOW
+@pytest.mark.slow(reason="two cold trainings")
 @pytest.mark.parametrize("adapter", ["lora", "lycoris"])
 def test_new_job_trains_a_transformer_family(root: Path, adapter: str) -> None:
     make_family("sd3", root / "sd3")
@@ -144,7 +154,7 @@ def test_new_job_trains_a_transformer_family(root: Path, adapter: str) -> None:
     assert list((root / "jobs/job/output").glob("pytorch_lora*.safetensors"))
 
 
-def test_new_job_writes_only_keys_upstream_has(root: Path) -> None:
+def test_new_job_writes_only_keys_upstream_has(root: Path, forked: Preloaded) -> None:
     """Preflight is part of it, with the real parser's keys; a training that could not start is refused by it."""
     forty(root / "images")
     assert new_job(root, "images", "--model", "model").returncode == 0
@@ -152,7 +162,7 @@ def test_new_job_writes_only_keys_upstream_has(root: Path) -> None:
     config = json.loads(path.read_text())
     config |= {"optimizer": "adamww", "gh200_optimizations": {"target_effective_batch_size": 64}}
     path.write_text(json.dumps(config))
-    command = [sys.executable, "train.py", "--config", "jobs/job/config.json"]
+    command = [sys.executable, *forked.forked("train.py", "--config", "jobs/job/config.json")]
     done = subprocess.run(command, cwd=root, env=variables(), capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-2000:]
     for words in ("adamww", "gh200_optimizations.target_effective_batch_size", "bucket"):
@@ -177,7 +187,7 @@ def test_new_job_several_at_once_make_one_job_of_a_name(root: Path) -> None:
         assert json.loads((path / "config.json").read_text())["output_dir"] == f"jobs/{path.name}/output"
 
 
-@SLOW
+@pytest.mark.slow(reason="kills 36 processes, each at another moment")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_new_job_that_is_ended_makes_a_whole_job_or_none(root: Path, number: signal.Signals) -> None:
     make_pictures(root / "images", 200, [(64, 64)])
@@ -195,7 +205,7 @@ def test_new_job_that_is_ended_makes_a_whole_job_or_none(root: Path, number: sig
             assert not (root / "jobs").exists() or not list((root / "jobs").iterdir())
 
 
-@SLOW
+@pytest.mark.slow(reason="two cold trainings and a rejected one")
 def test_a_new_job_that_runs_is_not_started_again_beside_itself(root: Path) -> None:
     make_pictures(root / "images", 4, [(64, 64)])
     assert new_job(root, "images", "--model", "model", "--steps", "4000", "--checkpoint-every", "2").returncode == 0
@@ -222,7 +232,7 @@ def test_a_new_job_that_runs_is_not_started_again_beside_itself(root: Path) -> N
     assert (output / "pytorch_lora_weights.safetensors").is_file()
 
 
-@SLOW
+@pytest.mark.slow(reason="two cold trainings of 20 steps")
 def test_new_job_is_timed_as_a_baseline(root: Path) -> None:
     make_pictures(root / "images", 4, [(64, 64)])
     assert new_job(root, "images", "--model", "model", "--steps", "40").returncode == 0

@@ -15,7 +15,7 @@ from gh200_lab.place import environment
 from simpletuner.gh200.preflight.buckets import rules_of
 from simpletuner.gh200.preflight.check import preflight
 from simpletuner.gh200.preflight.upstream import package_of_upstream, place_of_record, upstream_record
-from simpletuner.gh200.settings.transport import loaded_config
+from simpletuner.gh200.settings.blocks import loaded_config
 
 EXAMPLES = tiny.FORK / "simpletuner" / "examples"
 # What upstream itself would refuse in its own examples: a comma too many, families its parser does not list.
@@ -56,7 +56,7 @@ def test_preflight_accepts_every_key_of_upstreams_examples(monkeypatch: pytest.M
     assert not wrong and seen > 50
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="compares 18,000 buckets in a cold process")
 def test_preflight_buckets_equal_upstreams(tmp_path: Path) -> None:
     draw = random.Random(17)
     sizes = [(draw.randint(48, 4000), draw.randint(48, 4000)) for _ in range(2000)]

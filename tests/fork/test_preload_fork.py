@@ -43,7 +43,7 @@ def test_preload_first_epoch_reads_nothing_from_disk_and_a_build_nothing_back(la
     assert "read ahead" in warm.text
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two cold trainings")
 @pytest.mark.timeout(1800)
 def test_preload_gives_the_bits_of_a_run_without(lab: tiny.Lab) -> None:
     warm, off = lab.watched("bits-on", **STEPS, **ON), lab.watched("bits-off", **STEPS)
@@ -51,7 +51,7 @@ def test_preload_gives_the_bits_of_a_run_without(lab: tiny.Lab) -> None:
     assert warm.trace == off.trace and weights(warm.output) == weights(off.output)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two cold trainings")
 @pytest.mark.timeout(1800)
 def test_warm_cache_a_build_gives_upstreams_bits_and_files(lab: tiny.Lab) -> None:
     off = lab.watched("cold-off", cold=True, **STEPS)
@@ -60,7 +60,7 @@ def test_warm_cache_a_build_gives_upstreams_bits_and_files(lab: tiny.Lab) -> Non
     assert on.code == off.code == 0 and on.trace == off.trace and cached(lab.folder / "cache") == files
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="four cold trainings")
 @pytest.mark.timeout(1800)
 def test_preload_killed_in_the_middle_and_started_again(lab: tiny.Lab) -> None:
     """Killed as soon as the run has begun to read ahead: the caches on disk are as they were, the next run is as ever."""
@@ -81,7 +81,7 @@ def test_preload_killed_in_the_middle_and_started_again(lab: tiny.Lab) -> None:
     assert counters(again)["disk_reads_in_training"] == 0 and again.trace == off.trace
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="three cold trainings, two of them with two ranks")
 @pytest.mark.timeout(1800)
 def test_preload_two_ranks_have_their_own_parts(lab: tiny.Lab) -> None:
     two = Launcher(gpu=False, ranks=2)
@@ -93,7 +93,7 @@ def test_preload_two_ranks_have_their_own_parts(lab: tiny.Lab) -> None:
     assert counters(on)["preload"]["entries"] < 12 + 2, "half of the latents, all captions"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two cold trainings")
 @pytest.mark.timeout(1800)
 def test_warm_cache_a_text_dataset_upstream_makes_obeys_cache_dir(lab: tiny.Lab) -> None:
     parent = lab.folder / "elsewhere"

@@ -12,7 +12,11 @@ from tiny import PRISTINE, Lab
 from gh200_lab.tiny.run import Run, weights
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp
 
-pytestmark = [pytest.mark.fork, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.fork,
+    pytest.mark.slow(reason="eleven trainings in processes of their own"),
+    pytest.mark.timeout(1800),
+]
 
 # 11 micro-batches an epoch: the first two epochs end inside windows 7 and 10.
 IMAGES = {"first": 7, "second": 4}

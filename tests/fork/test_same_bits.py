@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
+from preloaded import Preloaded
 
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.run import Run, weights
@@ -19,8 +20,8 @@ STEPS = {"max_train_steps": 8, "gradient_accumulation_steps": 2, "checkpoint_ste
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> tiny.Lab:
-    return tiny.Lab(tmp_path_factory.mktemp("bits"))
+def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> tiny.Lab:
+    return tiny.Lab(tmp_path_factory.mktemp("bits"), forked)
 
 
 def train(lab: tiny.Lab, name: str, *, kind: dict[str, Any] | None = None, code: int = 0, **more: Any) -> Run:
@@ -37,11 +38,12 @@ def bits(run: Run) -> tuple[list[str], list[str], dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def plain(lab: tiny.Lab) -> Run:
-    return train(lab, "plain")
+    """In a process of its own, like the run of the pristine tree that it is compared with."""
+    return train(lab, "plain", launcher=tiny.CPU)
 
 
 def test_features_off_is_upstream_to_the_bit(lab: tiny.Lab, plain: Run) -> None:
-    upstream = train(lab, "upstream", tree=tiny.PRISTINE)
+    upstream = train(lab, "upstream", tree=tiny.PRISTINE, launcher=tiny.CPU)
     assert bits(plain) == bits(upstream)
     assert len(bits(plain)[0]) == 16 and len(set(bits(plain)[1])) == 8 and bits(plain)[2]
     assert "GH200" not in plain.text
@@ -62,7 +64,7 @@ def test_in_memory_data_and_unified_caches_change_no_bit(featured: Run, plain: R
 def test_a_killed_and_resumed_run_equals_the_one_that_was_not_interrupted(lab: tiny.Lab, featured: Run) -> None:
     killed = train(lab, "killed", kind=IN_RAM, cache_config=UNIFIED, orders={"kill_at": 12}, code=-signal.SIGKILL)
     assert (killed.output / "checkpoint-4").is_dir() and not (killed.output / "checkpoint-8").exists()
-    resumed = lab.watched("resumed", resume="killed", **STEPS, cache_config=UNIFIED)
+    resumed = lab.watched("resumed", resume="killed", launcher=tiny.CPU, **STEPS, cache_config=UNIFIED)
     assert resumed.code == 0, resumed.text[-4000:]
     assert resumed.updates() == featured.updates()[4:]
     assert weights(resumed.output / "checkpoint-8") == weights(featured.output / "checkpoint-8")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny
 from on_stand_in import Trained, trained
+from preloaded import Preloaded
 
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
@@ -108,10 +109,13 @@ def test_stand_in_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Train
     assert waits[0] - waits[1] == latents, "and waits for it"
 
 
-def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(stand_in: StandIn) -> None:
+def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
+    stand_in: StandIn, forked: Preloaded
+) -> None:
     ramped = stand_in.train("ramp", in_ram=True, **RAMPED)
     check_clean(ramped, 1)
-    cpu = stand_in.lab.watched("cpu", cold=True, orders={"plain_attention": True}, **CONFIG | RAMPED)
+    plainly = {"launcher": forked, "orders": {"plain_attention": True}}
+    cpu = stand_in.lab.watched("cpu", cold=True, **plainly, **CONFIG | RAMPED)
     assert cpu.code == 0, cpu.text[-4000:]
     assert ramped.run.watched_windows() == cpu.watched_windows() == [1, 1, 1, 2]
     pairs = zip(ramped.run.micro_losses(), cpu.micro_losses(), strict=True)
@@ -132,7 +136,7 @@ def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: Sta
     check_clean(two_on, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two trainings on the simulated device")
 @pytest.mark.parametrize("mode", ["cdmm", "pcie"])
 def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: StandIn, off: Trained, mode: str) -> None:
     on = stand_in.train(mode, "--mode", mode, in_ram=True, **ON)
@@ -141,7 +145,7 @@ def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: StandIn, off: Tr
     assert ("cpu_first instead of gpu_first" in on.run.text) == (mode == "cdmm")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="three trainings on the simulated device")
 @pytest.mark.parametrize("every", [3, 17, 101])
 def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: StandIn, off: Trained, every: int) -> None:
     """It ends well, with the right bytes; or with one clear error."""
@@ -170,7 +174,7 @@ def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(stand_in
     assert "one pinned buffer, one copy a batch" in pinned.run.text
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="four trainings of 12 steps on the simulated device")
 @pytest.mark.parametrize("placement", ["hbm", "auto"])
 def test_cache_placement_of_every_kind_trains_to_the_bit(stand_in: StandIn, placement: str) -> None:
     """Two epochs and more: what stays in HBM after the first steps is read from there."""

@@ -9,28 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloaded import Preloaded, preloaded
+from preloaded import Preloaded
 from tiny import Lab
 
 from simpletuner.gh200.leave.files import MARKER
 
-pytestmark = [pytest.mark.fork, pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.fork,
+    pytest.mark.system,
+    pytest.mark.slow(reason="seven trainings, some of which wait for a timeout"),
+    pytest.mark.timeout(1800),
+]
 
 ASKED = {"checkpoint_on_signal": True}
 STEPS = {"max_train_steps": 4, "gradient_accumulation_steps": 1}
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    lab = Lab(tmp_path_factory.mktemp("bad_input"))
+def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> Lab:
+    lab = Lab(tmp_path_factory.mktemp("bad_input"), forked)
     lab.add_dataset("pictures", 8)
     return lab
-
-
-@pytest.fixture(scope="module")
-def one(lab: Lab) -> Iterator[Preloaded]:
-    with preloaded(lab.folder) as place:
-        yield Preloaded(place=place)
 
 
 @pytest.mark.parametrize(
@@ -42,23 +41,23 @@ def one(lab: Lab) -> Iterator[Preloaded]:
     ids=["another value", "no key of ours"],
 )
 def test_superchip_ranks_with_different_configs_end_before_training(
-    lab: Lab, one: Preloaded, second: Any, said: str
+    lab: Lab, forked: Preloaded, second: Any, said: str
 ) -> None:
     config = lab.config("off", gh200_optimizations=ASKED, **STEPS)
     config["datasets"][0] |= {"instance_data_dir": str(lab.folder / "pictures"), "repeats": 0}
     other = {name: value for name, value in (config | second).items() if value is not None and name != "datasets"}
     (lab.folder / "second.json").write_text(json.dumps(other))
     orders = {"configs": {"1": str(lab.folder / "second.json")}}
-    run = lab.run("different", config, launcher=Preloaded(place=one.place, ranks=2), orders=orders)
+    run = lab.run("different", config, launcher=Preloaded(place=forked.place, ranks=2), orders=orders)
     assert run.code == 1 and run.trace == []
     assert said in run.text, run.text[-3000:]
 
 
-def test_superchip_a_rank_that_never_comes_ends_the_others_within_the_timeout(lab: Lab, one: Preloaded) -> None:
+def test_superchip_a_rank_that_never_comes_ends_the_others_within_the_timeout(lab: Lab) -> None:
     """Started by hand as the first of two; upstream's own variable says how long it waits."""
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29567"}
     variables = place | {"SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS": "10"}
-    run = lab.watched("missing", launcher=one, variables=variables, gh200_optimizations=ASKED, **STEPS)
+    run = lab.watched("missing", variables=variables, gh200_optimizations=ASKED, **STEPS)
     assert run.code not in (0, None) and run.trace == []
     assert "1/2" in run.text, run.text[-3000:]
 
@@ -90,10 +89,10 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def test_superchip_a_full_disk_at_the_checkpoint_is_named_and_the_run_goes_on_when_there_is_room(
-    lab: Lab, one: Preloaded, disk: Disk
+    lab: Lab, disk: Disk
 ) -> None:
-    asked: dict[str, Any] = {"launcher": one, "output_dir": str(disk.folder), "gh200_optimizations": ASKED, **STEPS}
-    assert lab.watched("warm-up", launcher=one, **STEPS | {"max_train_steps": 1}).code == 0
+    asked: dict[str, Any] = {"output_dir": str(disk.folder), "gh200_optimizations": ASKED, **STEPS}
+    assert lab.watched("warm-up", **STEPS | {"max_train_steps": 1}).code == 0
     whole = lab.watched("whole", **asked)
     assert whole.code == 0, whole.text[-3000:]
     for path in disk.folder.iterdir():

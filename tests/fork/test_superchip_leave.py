@@ -6,11 +6,11 @@ import json
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from preloaded import Preloaded, preloaded
+from preloaded import Preloaded
 from tiny import CPU, Lab
 
 from gh200_lab.tiny.launch import Launcher
@@ -46,9 +46,9 @@ MOMENTS, SEED = 5, 26
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> Lab:
     """Caches are built by one rank: two that build them at once do not always draw alike."""
-    lab = Lab(tmp_path_factory.mktemp("leave"))
+    lab = Lab(tmp_path_factory.mktemp("leave"), forked)
     for name, images in IMAGES.items():
         lab.add_dataset(name, images)
     assert lab.watched("warm-up", max_train_steps=1).code == 0
@@ -56,16 +56,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def one(lab: Lab) -> Iterator[Preloaded]:
-    with preloaded(lab.folder) as place:
-        yield Preloaded(place=place)
-
-
-@pytest.fixture(scope="module")
-def two(one: Preloaded) -> dict[str, Preloaded]:
+def two(forked: Preloaded) -> dict[str, Preloaded]:
     return {
-        "torchrun": Preloaded(place=one.place, ranks=2),
-        "accelerate": Preloaded(place=one.place, ranks=2, by_accelerate=True),
+        "torchrun": Preloaded(place=forked.place, ranks=2),
+        "accelerate": Preloaded(place=forked.place, ranks=2, by_accelerate=True),
     }
 
 
@@ -76,7 +70,8 @@ class Undisturbed:
         self.lab = lab
         self.runs: dict[tuple[str, int], Run] = {}
 
-    def __call__(self, kind: str, launcher: Launcher = CPU) -> Run:
+    def __call__(self, kind: str, launcher: Launcher | None = None) -> Run:
+        launcher = launcher or self.lab.launcher
         if (kind, launcher.ranks) not in self.runs:
             run = self.lab.watched(f"whole-{kind}-{launcher.ranks}", launcher=launcher, **STEPS | KINDS[kind])
             assert run.code == 0, run.text[-3000:]
@@ -107,10 +102,10 @@ def check_left(taken: Run, launcher: Launcher, before: int = 0) -> None:
     assert (marker(taken)["checkpoint"], marker(taken)["step"]) == (f"checkpoint-{step}", step)
 
 
-def check_given_back(lab: Lab, whole: Run, taken: Run, kind: str, launcher: Launcher = CPU) -> None:
-    check_left(taken, launcher)
+def check_given_back(lab: Lab, whole: Run, taken: Run, kind: str) -> None:
+    check_left(taken, lab.launcher)
     name = taken.output.name
-    again = lab.watched(f"{name}-again", launcher=launcher, resume=name, **STEPS | KINDS[kind])
+    again = lab.watched(f"{name}-again", resume=name, **STEPS | KINDS[kind])
     assert again.code == 0, again.text[-3000:]
     assert not (again.output / MARKER).exists()
     assert taken.trace == whole.trace[: len(taken.trace)], "nothing after the window that was open"
@@ -145,10 +140,10 @@ def test_superchip_taken_away_in_a_window_it_resumes_to_the_bit(lab: Lab, undist
     check_given_back(lab, undisturbed("ramp"), taken, "ramp")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="up to seven trainings each")
 @pytest.mark.parametrize("kind", ["ramp", "fixed"])
 def test_superchip_taken_away_at_random_moments_it_is_the_undisturbed_run(
-    lab: Lab, undisturbed: Undisturbed, one: Preloaded, kind: str
+    lab: Lab, undisturbed: Undisturbed, kind: str
 ) -> None:
     """Again and again, as a queue does it: wherever the clock falls, also in a checkpoint and at the end of an epoch."""
     drawn = random.Random(f"{SEED} {kind}")
@@ -156,14 +151,14 @@ def test_superchip_taken_away_at_random_moments_it_is_the_undisturbed_run(
         {"name": name, "at": drawn.randrange(3), "after": drawn.random() / 2}
         for name in drawn.sample(["SIGTERM", "SIGUSR1"] * MOMENTS, MOMENTS)
     ]
-    given = again_and_again(lab, kind, orders, [one])
+    given = again_and_again(lab, kind, orders, [lab.launcher])
     assert len(given) > MOMENTS // 2, "a fast machine is over before the last ones"
-    whole = undisturbed(kind, one)
+    whole = undisturbed(kind)
     assert [entry for run in given for entry in run.trace] == whole.trace
     assert final_weights(given[-1]) == final_weights(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="six trainings with two ranks")
 def test_superchip_one_signalled_rank_takes_all_with_it(
     lab: Lab, undisturbed: Undisturbed, two: dict[str, Preloaded]
 ) -> None:
@@ -181,54 +176,50 @@ def test_superchip_one_signalled_rank_takes_all_with_it(
     assert final_weights(given[-1]) == final_weights(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a training with two ranks")
 def test_superchip_a_signal_to_every_rank_is_one(lab: Lab, two: dict[str, Preloaded]) -> None:
     signals = [{"name": "SIGUSR1", "at": 3, "rank": rank} for rank in range(2)]
     taken = lab.watched("every-rank", launcher=two["torchrun"], orders={"signals": signals}, **STEPS | KINDS["fixed"])
     check_left(taken, two["torchrun"])
 
 
-@pytest.mark.slow
-def test_superchip_a_signal_in_a_scheduled_checkpoint_writes_it_once(
-    lab: Lab, undisturbed: Undisturbed, one: Preloaded
-) -> None:
+@pytest.mark.slow(reason="three trainings")
+def test_superchip_a_signal_in_a_scheduled_checkpoint_writes_it_once(lab: Lab, undisturbed: Undisturbed) -> None:
     orders = {"signals": [{"name": "SIGTERM", "in": "save"}]}
-    taken = lab.watched("in-save", launcher=one, orders=orders, **STEPS | KINDS["fixed"])
+    taken = lab.watched("in-save", orders=orders, **STEPS | KINDS["fixed"])
     assert [path.name for path in taken.output.glob("checkpoint-*")] == ["checkpoint-6"]
-    check_given_back(lab, undisturbed("fixed", one), taken, "fixed", one)
+    check_given_back(lab, undisturbed("fixed"), taken, "fixed")
 
 
-@pytest.mark.slow
-def test_superchip_a_signal_in_a_validation_waits_for_its_end(
-    lab: Lab, undisturbed: Undisturbed, one: Preloaded
-) -> None:
+@pytest.mark.slow(reason="three trainings that validate")
+def test_superchip_a_signal_in_a_validation_waits_for_its_end(lab: Lab, undisturbed: Undisturbed) -> None:
     orders = {"signals": [{"name": "SIGUSR1", "in": "validation"}]}
-    taken = lab.watched("in-validation", launcher=one, orders=orders, **STEPS | KINDS["validated"])
+    taken = lab.watched("in-validation", orders=orders, **STEPS | KINDS["validated"])
     assert marker(taken)["step"] == KINDS["validated"]["validation_step_interval"]
-    check_given_back(lab, undisturbed("validated", one), taken, "validated", one)
+    check_given_back(lab, undisturbed("validated"), taken, "validated")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two trainings each")
 @pytest.mark.parametrize(
     "second",
     [{"at": 3, "after": 1.2}, {"in": "save", "after": 1.2}, {"in": "states", "after": 1.2}],
     ids=["in its window", "in its checkpoint", "before the last files of it"],
 )
 def test_superchip_a_second_signal_ends_at_once_and_nothing_half_written_is_taken(
-    lab: Lab, undisturbed: Undisturbed, one: Preloaded, second: dict[str, Any]
+    lab: Lab, undisturbed: Undisturbed, second: dict[str, Any]
 ) -> None:
     signals = [{"name": "SIGTERM", "at": 3}, {"name": "SIGTERM", **second}]
     orders = {"signals": signals, "dawdle": {"3": 3} if "at" in second else {}}
-    taken = lab.watched("twice", launcher=one, orders=orders, **STEPS | KINDS["fixed"])
+    taken = lab.watched("twice", orders=orders, **STEPS | KINDS["fixed"])
     assert taken.code == -signal.SIGTERM and not (taken.output / MARKER).exists()
     begun = [path.name for path in taken.output.glob("checkpoint-*")]
     assert begun == ([] if "at" in second else ["checkpoint-2"]), "half written"
-    again = lab.watched("twice-again", launcher=one, resume="twice", **STEPS | KINDS["fixed"])
-    assert again.code == 0 and again.trace == undisturbed("fixed", one).trace
+    again = lab.watched("twice-again", resume="twice", **STEPS | KINDS["fixed"])
+    assert again.code == 0 and again.trace == undisturbed("fixed").trace
     assert all(f"checkpoint {name} is incomplete" in again.text for name in begun)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a cold training")
 def test_superchip_before_training_it_ends_with_its_code_and_no_marker(lab: Lab) -> None:
     printed, told = lab.folder / "printed.log", []
 
@@ -242,9 +233,9 @@ def test_superchip_before_training_it_ends_with_its_code_and_no_marker(lab: Lab)
     assert not (run.output / MARKER).exists() and not list(run.output.glob("checkpoint-*"))
 
 
-@pytest.mark.slow
-def test_superchip_off_installs_no_handler(lab: Lab, one: Preloaded) -> None:
+@pytest.mark.slow(reason="a training")
+def test_superchip_off_installs_no_handler(lab: Lab) -> None:
     """Upstream's own answer to SIGTERM: the process dies of it."""
     orders = {"signals": [{"name": "SIGTERM", "at": 1}]}
-    taken = lab.watched("off", launcher=one, orders=orders, max_train_steps=4)
+    taken = lab.watched("off", orders=orders, max_train_steps=4)
     assert taken.code == -signal.SIGTERM and not list(taken.output.glob("checkpoint-*"))

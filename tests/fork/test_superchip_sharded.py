@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate.utils import merge_fsdp_weights
-from preloaded import Preloaded, preloaded
+from preloaded import Preloaded
 from safetensors.torch import load_file
 from tiny import Lab
 
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.run import Run
 
-pytestmark = [pytest.mark.fork, pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.fork,
+    pytest.mark.system,
+    pytest.mark.slow(reason="five trainings, four of them with two ranks"),
+    pytest.mark.timeout(1800),
+]
 
 RANKS, STEPS = 2, 5
 WINDOWS = [1, 1, 1, 2, 2]
@@ -44,25 +48,22 @@ ORDERS = {"shard_on_cpus": True}
 
 
 class Sharded:
-    def __init__(self, lab: Lab, place: str) -> None:
-        self.lab, self.place = lab, place
+    def __init__(self, lab: Lab, forked: Preloaded) -> None:
+        self.lab, self.launcher = lab, Preloaded(place=forked.place, ranks=RANKS)
         self.lab.add_dataset("pictures", 8)
         self.lab.entry_changes = {"type": "in_memory", "in_memory": {"compression": "zstd"}}
         # Caches are built by one rank: two that build them at once do not always draw alike.
-        warm = self.lab.watched("warm-up", launcher=Preloaded(place=place), max_train_steps=1, cache_config=UNIFIED)
+        warm = self.lab.watched("warm-up", max_train_steps=1, cache_config=UNIFIED)
         assert warm.code == 0, warm.text[-3000:]
 
     def train(self, name: str, **how: Any) -> Run:
         orders = ORDERS | how.pop("orders", {})
-        launcher = Preloaded(place=self.place, ranks=RANKS)
-        return self.lab.watched(name, launcher=launcher, orders=orders, **SHARDED | how)
+        return self.lab.watched(name, launcher=self.launcher, orders=orders, **SHARDED | how)
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
-    lab = Lab(tmp_path_factory.mktemp("sharded"))
-    with preloaded(lab.folder) as place:
-        yield Sharded(lab, place)
+def sharded(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> Sharded:
+    return Sharded(Lab(tmp_path_factory.mktemp("sharded"), forked), forked)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,12 @@ from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run
 from tests.gpu_stand_in.needed import stand_in_or_skip
 
-pytestmark = [pytest.mark.fork, pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.fork,
+    pytest.mark.system,
+    pytest.mark.slow(reason="three trainings on the simulated device, two at once"),
+    pytest.mark.timeout(1800),
+]
 
 GPUS = 2
 CONFIG = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import tiny
+from preloaded import Preloaded
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gh200_lab.tiny.config import UNIFIED
@@ -29,8 +30,8 @@ MOST_CPU = 0.5
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> tiny.Lab:
-    return tiny.Lab(tmp_path_factory.mktemp("telemetry"))
+def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> tiny.Lab:
+    return tiny.Lab(tmp_path_factory.mktemp("telemetry"), forked)
 
 
 def watched(folder: Path) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def scalars(folder: Path) -> dict[str, int]:
 def test_telemetry_of_24_steps_is_in_files_trackers_and_watch(lab: tiny.Lab) -> None:
     config = lab.config("on", max_train_steps=STEPS, report_to=["tensorboard", "simpletuner"])
     config["gh200_optimizations"] |= OFTEN
-    run = lab.run("whole", config, launcher=tiny.CPU, cold=True)
+    run = lab.run("whole", config, launcher=lab.launcher, cold=True)
     assert run.code == 0 and len(run.steps) == STEPS, run.text[-4000:]
     curves, metrics = scalars(run.output), (run.output / "training_metrics.jsonl").read_text()
     for name in ("resident_gb", "cache_filled_gb", "cache_hits", "data_seconds", "compute_seconds", "datasets_gb"):
@@ -85,7 +86,7 @@ def check_end(end: Record, steps: list[dict[str, Any]]) -> None:
     print(f"telemetry: {end.cost.cpu_seconds:.3f} s of CPU in {end.cost.wall_seconds:.1f} s: {end.cost.percent:.3f} %")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="three trainings")
 def test_telemetry_of_a_killed_run_is_gone_on_with_and_changes_no_bit(lab: tiny.Lab) -> None:
     ours = {"gh200_optimizations": {"telemetry_interval": 0.2}}
     steps = {"max_train_steps": 6, "checkpoint_step_interval": 2}
@@ -106,7 +107,7 @@ def test_telemetry_of_a_killed_run_is_gone_on_with_and_changes_no_bit(lab: tiny.
     assert watched_losses == off.micro_losses()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a second training")
 def test_telemetry_of_a_run_whose_tracker_fails_goes_on_to_its_end(lab: tiny.Lab) -> None:
     """Upstream's own tracker appends to a file; here its disk gives it a folder in that place."""
 
@@ -117,7 +118,7 @@ def test_telemetry_of_a_run_whose_tracker_fails_goes_on_to_its_end(lab: tiny.Lab
 
     config = lab.config("on", max_train_steps=6, report_to=["simpletuner", "tensorboard"])
     config["gh200_optimizations"] |= OFTEN
-    run = lab.run("fails", config, launcher=tiny.CPU, cold=True, while_training=in_its_way)
+    run = lab.run("fails", config, launcher=lab.launcher, cold=True, while_training=in_its_way)
     assert run.code == 0 and len(run.steps) == 6, run.text[-4000:]
     assert (run.output / "training_metrics.jsonl").is_dir()
     assert run.text.count("tracker simpletuner") == 1 and "training goes on" in run.text
@@ -126,7 +127,7 @@ def test_telemetry_of_a_run_whose_tracker_fails_goes_on_to_its_end(lab: tiny.Lab
     assert end.kind == "end" and "Is a directory" in end.problems["tracker simpletuner"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two trainings with two ranks on the simulated device")
 def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
     try:
         build()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from preloaded import Preloaded
 
 from gh200_lab.place import environment
 from gh200_lab.tiny.config import UNIFIED
@@ -19,8 +20,8 @@ STEPS = {"max_train_steps": 8, "train_batch_size": 2}
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> tiny.Lab:
-    lab = tiny.Lab(tmp_path_factory.mktemp("unified"))
+def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> tiny.Lab:
+    lab = tiny.Lab(tmp_path_factory.mktemp("unified"), forked)
     lab.add_dataset("pictures", 6)
     return lab
 
@@ -33,7 +34,7 @@ def admitted(run: Run) -> int:
     return int(counts.partition("'admitted': ")[2].split(",")[0])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="four trainings")
 @pytest.mark.timeout(1800)
 def test_unified_training_is_the_same_to_the_bit(lab: tiny.Lab) -> None:
     runs = {}
@@ -56,9 +57,8 @@ from pathlib import Path
 from types import SimpleNamespace
 import torch
 from gh200_lab.memory_run import begin_memory_run
-from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.helpers.data_backend.local import LocalDataBackend
+from simpletuner.helpers.data_backend.builders import create_backend_builder
 from simpletuner.helpers.training import collate
 from simpletuner.helpers.training.state_tracker import StateTracker
 
@@ -67,8 +67,8 @@ folder = Path(sys.argv[1])
 class Latents:
     vae_cache_ondemand = False
     def __init__(self):
-        self.cache_data_backend = LocalDataBackend(None, "d")
-        cache_sites.attach_cache_tier(self, "cache_data_backend", "vae")
+        config = SimpleNamespace(id="d", dataset_type="image", compress_cache=False, config={})
+        self.cache_data_backend = create_backend_builder("local", None)._create_backend(config)
     def generate_vae_cache_filename(self, path):
         return path, path
     def retrieve_from_cache(self, path):
@@ -102,15 +102,16 @@ def fill(bad):
 answer = {}
 for name, bad in (("good", None), ("nan", float("nan")), ("inf", float("inf"))):
     answer[name] = [outcome(unified, fill(bad)) for unified in (False, True)]
-print(json.dumps(answer))
+Path(sys.argv[2]).write_text(json.dumps(answer))
 """
 
 
-def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_path: Path) -> None:
-    folder = tmp_path / "latents"
+def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_path: Path, forked: Preloaded) -> None:
+    folder, script, answer = tmp_path / "latents", tmp_path / "collate.py", tmp_path / "answer.json"
     folder.mkdir()
+    script.write_text(COLLATE)
     done = subprocess.run(
-        [sys.executable, "-c", COLLATE, folder],
+        [sys.executable, *forked.forked(str(script), str(folder), str(answer))],
         env=environment(tiny.FORK, CUDA_VISIBLE_DEVICES=""),
         cwd=tmp_path,
         capture_output=True,
@@ -118,7 +119,7 @@ def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_p
         timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for name, (plain, unified) in json.loads(done.stdout.splitlines()[-1]).items():
+    for name, (plain, unified) in json.loads(answer.read_text()).items():
         assert plain == unified, name
         results, files = unified
         # A latent with NaN or Inf costs its file, and the batch fails until it is encoded again.

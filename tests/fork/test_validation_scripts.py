@@ -12,7 +12,6 @@ import pytest
 import tiny
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
-TRAINS = pytest.mark.slow
 
 
 def run(script: str, *arguments: str, cwd: Path) -> tuple[int, str]:
@@ -43,7 +42,7 @@ def test_one_feature_can_be_selected(tmp_path: Path) -> None:
     assert list(scenarios("test_gh200_features.sh", "--memory", cwd=tmp_path)) == ["memory"]
 
 
-@TRAINS
+@pytest.mark.slow(reason="a cold training")
 def test_the_features_together_with_an_attention_backend(tmp_path: Path) -> None:
     found = scenarios(
         "test_combined_features.sh", "--backend", "native-math", "--backend", "sageattention", cwd=tmp_path
@@ -54,21 +53,21 @@ def test_the_features_together_with_an_attention_backend(tmp_path: Path) -> None
     assert not list((tiny.ROOT / "build" / "validation").glob("backend-*"))
 
 
-@TRAINS
+@pytest.mark.slow(reason="two cold trainings")
 def test_manual_requests_during_a_ramp(tmp_path: Path) -> None:
     found = scenarios("test_combined_features.sh", "--manual-validation", cwd=tmp_path)
     assert [entry["verdict"] for entry in found.values()] == ["passed"]
     assert "losses equal" in found["manual-requests"]["what"]
 
 
-@TRAINS
+@pytest.mark.slow(reason="two cold trainings")
 def test_an_audio_dataset_in_memory(tmp_path: Path) -> None:
     found = scenarios("test_combined_features.sh", "--audio", cwd=tmp_path)
     assert [entry["verdict"] for entry in found.values()] == ["passed"]
     assert "equal to those of type local" in found["audio-in-memory"]["what"]
 
 
-@TRAINS
+@pytest.mark.slow(reason="two cold trainings of 40 steps")
 def test_a_baseline_is_kept_compared_and_not_lost(tmp_path: Path) -> None:
     folder = tmp_path / "baseline"
     code, told = run("capture_baseline.sh", "--steps", "40", "--output", str(folder), cwd=tmp_path)
@@ -85,7 +84,7 @@ def test_a_baseline_is_kept_compared_and_not_lost(tmp_path: Path) -> None:
     assert json.loads((folder / "baseline.json").read_text()) == kept
 
 
-@TRAINS
+@pytest.mark.slow(reason="a cold training of 20 steps")
 def test_against_a_much_faster_past_a_run_is_worse(tmp_path: Path) -> None:
     """The run is real; the past is invented: from an idle machine, thousands of times as fast, with everything on."""
     past = {

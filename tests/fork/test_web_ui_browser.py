@@ -10,7 +10,7 @@ import pytest
 from tests.fork.web_browser import opened
 from tests.fork.web_lab import CONFIG, OURS, Server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="a browser")
 RAMP = CONFIG["gh200_optimizations"]
 
 

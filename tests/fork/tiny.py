@@ -16,15 +16,17 @@ FORK = ROOT / "build" / "fork"
 PRISTINE = ROOT / "build" / "pristine"
 SHORT = {"max_train_steps": 6, "gradient_accumulation_steps": 1, "checkpoint_step_interval": 1000}
 CPU = Launcher(gpu=False)
-VARIABLES = {"SIMPLETUNER_LOG_LEVEL": "DEBUG"}
+# As torchrun has it for several ranks. Losses depend on the number of threads: runs that are compared have the same.
+VARIABLES = {"SIMPLETUNER_LOG_LEVEL": "DEBUG", "OMP_NUM_THREADS": "1"}
 
 
 class Lab(lab.Lab):
     """Trains on the quick start's pictures, or on datasets of square ones: several buckets have no fixed order there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, launcher: Launcher = CPU) -> None:
         super().__init__(folder, FORK)
         self.make()
+        self.launcher = launcher
         self.datasets: list[str] = []
         self.entry_changes: dict[str, Any] = {}
 
@@ -37,7 +39,7 @@ class Lab(lab.Lab):
         name: str,
         *,
         tree: Path = FORK,
-        launcher: Launcher = CPU,
+        launcher: Launcher | None = None,
         cold: bool = False,
         resume: str = "",
         orders: Mapping[str, Any] | None = None,
@@ -57,7 +59,7 @@ class Lab(lab.Lab):
             name,
             config,
             tree=tree,
-            launcher=launcher,
+            launcher=launcher or self.launcher,
             cold=cold,
             resume=resume,
             orders=orders or {},

@@ -59,7 +59,6 @@ def optimizations(**changes: Any) -> SimpleNamespace:
         "target_effective_batch_size": None,
         "batch_rampup_steps": 40,
         "batch_rampup_shape": "quadratic",
-        "batch_rampup_increment": None,
         "batch_rampup_unit": "micro_batches",
         "batch_rampup_table": None,
         "batch_rampup_lr_scaling": "target",
@@ -179,6 +178,9 @@ class Trainer:
     def _epoch_rollover(self, epoch: int) -> None:
         self.state["current_epoch"] = epoch
         self._split()
+
+    def get_steps_per_epoch_for_epoch(self, epoch: int) -> int:
+        return -1
 
     def _train_initial_msg(self) -> None:
         self.greeted_with = self.config.total_batch_size

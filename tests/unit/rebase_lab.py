@@ -56,15 +56,17 @@ class Lab:
         from gh200_rebase.lock.drift import observe
         from gh200_rebase.patches import lockfile
         from gh200_rebase.project import Project
+        from gh200_rebase.proofs.bodies import find_bodies
         from gh200_rebase.syntax.tree import FolderTree
 
         versions = {"v1": "1.0.0", "v2": "2.0.0"}
         project = Project(self.root)
         observed = {}
         for release in releases:
-            results = resolve(project.patches, FolderTree(FAKE / release)).results
-            version = versions[release]
-            observed[version] = ("0" * 64, observe(version, results))
+            tree, version = FolderTree(FAKE / release), versions[release]
+            results = resolve(project.patches, tree).results
+            bodies = find_bodies(project.patches, results, tree)
+            observed[version] = ("0" * 64, observe(version, results, bodies))
         lockfile.save(lockfile.build(observed), project.lock_path)
 
 

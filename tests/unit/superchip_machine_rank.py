@@ -18,10 +18,7 @@ import torch  # noqa: E402
 from accelerate import Accelerator, InitProcessGroupKwargs  # noqa: E402
 
 from simpletuner.gh200.datasets.arena import SharedArena  # noqa: E402
-from simpletuner.gh200.datasets.check import forget_changed  # noqa: E402
-from simpletuner.gh200.datasets.party import Party, Run  # noqa: E402
-from simpletuner.gh200.datasets.places import Key  # noqa: E402
-from simpletuner.gh200.datasets.rendezvous import share  # noqa: E402
+from simpletuner.gh200.datasets.sharing import shared_arena  # noqa: E402
 from simpletuner.gh200.datasets.staging import stage  # noqa: E402
 from simpletuner.gh200.ranks import check_ranks  # noqa: E402
 from simpletuner.gh200.settings.schema import InMemory  # noqa: E402
@@ -38,15 +35,11 @@ def main(folder: str, output: str) -> None:
         check_ranks(accelerator, {"seed": 1}, [{"id": "x", "instance_data_dir": folder}])
         staged: list[bool] = []
 
-        def fill(progress: Any) -> SharedArena:
+        def fill() -> SharedArena:
             staged.append(True)
-            return stage("x", folder, InMemory(), told=progress)
+            return stage("x", folder, InMemory())
 
-        def check(arena: SharedArena) -> None:
-            forget_changed(arena)
-
-        party = Party("x", Run.from_environment())
-        arena = share(Key(os.path.realpath(folder), None, None), party, fill, check)
+        arena = shared_arena("x", os.path.realpath(folder), None, fill)
         assert arena is not None
         say(host=socket.gethostname(), staged=bool(staged), files=arena.files)
         try:

@@ -24,7 +24,7 @@ from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.sources import read_settings
-from tests.unit.unified_lab import Cache, FolderBackend, unified
+from tests.unit.unified_lab import FolderBackend, tiered, unified
 
 MB = 1 << 20
 
@@ -74,7 +74,7 @@ def test_cache_placement_measures_nothing_on_a_cpu(asked: Any, tmp_path: Path) -
     placement.measure = lambda *_: pytest.fail("measured")
     sites.device_known(run, torch.device("cpu"), MB, 4)
     torch.save(torch.ones(8), tmp_path / "x.pt")
-    latent = Cache(FolderBackend()).cache_data_backend.torch_load(str(tmp_path / "x.pt"))
+    latent = tiered(FolderBackend()).torch_load(str(tmp_path / "x.pt"))
     assert sites.placed_latent(latent) is latent and sites.moved_together([latent])[0] is latent
     assert not held().report()["caches"]["managed"] and held().batches is None
     assert "no GPU" in run.snapshot()["measured"]["Cache placement"]["reason"]
@@ -232,7 +232,7 @@ def test_cache_placement_held_entries_give_way_when_pools_grow(
     caches._budget = CacheBudget(None, 64 * MB, lambda: pools[0])
     caches.arena("device")._block_size = 4 * MB
     backend = FolderBackend()
-    tier = Cache(backend).cache_data_backend
+    tier = tiered(backend)
     for number in range(16):
         torch.save(torch.full((2 * MB,), number, dtype=torch.uint8), tmp_path / f"{number}.pt")
         assert tier.torch_load(str(tmp_path / f"{number}.pt"))[0] == number

@@ -125,10 +125,13 @@ def test_commands_for_programs_of_other_machines(command: str) -> None:
     assert _bash(command + how.more, ROOT).returncode == 0
 
 
+def _marks(how: Run) -> list[pytest.MarkDecorator]:
+    marks = [getattr(pytest.mark, name) for name in how.marks]
+    return [*marks, pytest.mark.slow(reason=how.slow)] if how.slow else marks
+
+
 RUNNABLE = [
-    pytest.param(command, marks=[getattr(pytest.mark, name) for name in how.marks], id=command)
-    for command, how in COMMANDS.items()
-    if isinstance(how, Run)
+    pytest.param(command, marks=_marks(how), id=command) for command, how in COMMANDS.items() if isinstance(how, Run)
 ]
 
 
@@ -167,7 +170,7 @@ def _bash(command: str, where: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="rebases onto several releases in a clone")
 @pytest.mark.network
 def test_the_worked_example_of_a_rebase(tmp_path: Path) -> None:
     """The commands of REBASING.md in order, in a clone of this checkout as it stands, and the same on a matrix."""

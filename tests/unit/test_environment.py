@@ -118,6 +118,6 @@ def test_packages_built_from_source_are_pure_python(uv: str, tmp_path: Path) -> 
 
 
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.slow(reason="resolves both locks again at the package registry")
 def test_locks_are_what_their_inputs_give() -> None:
     subprocess.run([ROOT / "scripts/lock_environment.sh", "--check"], check=True, timeout=300)

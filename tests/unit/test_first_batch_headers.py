@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import io
-import marshal
 import os
 import random
+import struct
 import subprocess
 import sys
 import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from PIL import Image, PngImagePlugin
 
-from simpletuner.gh200 import header_reader, headers
+from simpletuner.gh200 import headers
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.start import pool
-from simpletuner.gh200.start.pool import HeaderPool, read_headers
+from simpletuner.gh200.start.pool import HeaderPool
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -88,13 +90,42 @@ def rotten(rng: random.Random, data: bytes) -> bytes:
     return bytes(damaged)
 
 
-def test_headers_are_what_pil_says_of_plain_turned_and_odd_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, asked = random.Random(1), []
-    pil = header_reader._by_pil
-    monkeypatch.setattr(header_reader, "_by_pil", lambda source: asked.append(source) or pil(source))
-    pictures = [picture(rng) for _ in range(200)]
+def test_headers_are_what_pil_says_of_plain_turned_and_odd_pictures() -> None:
+    rng = random.Random(1)
+    pictures = [picture(rng) for _ in range(300)]
     assert [ours(data) for data in pictures] == [by_pil(data) for data in pictures]
-    assert len(asked) < 130, "most JPEG, PNG and WebP files must not need PIL"
+
+
+def test_headers_of_plain_jpegs_need_no_pil_and_no_png_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {}
+    for kind in ("JPEG", "PNG"):
+        target = io.BytesIO()
+        Image.new("RGB", (30, 20)).save(target, kind)
+        made[kind] = target.getvalue()
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda self: pytest.fail("decoded"))
+    assert ours(made["PNG"]) == ((30, 20), "PNG")
+    monkeypatch.setattr(headers, "_pillow", lambda: pytest.fail("asked"))
+    assert ours(made["JPEG"]) == ((30, 20), "JPEG")
+
+
+def test_headers_of_a_png_with_its_orientation_behind_the_pixels() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    target = io.BytesIO()
+    Image.new("RGB", (30, 20)).save(target, "PNG", exif=exif)
+    data = target.getvalue()
+    place, end = data.index(b"eXIf") - 4, data.index(b"IDAT") - 4
+    moved = data[:place] + data[end:-12] + data[place:end] + data[-12:]
+    assert ours(moved) == by_pil(moved) == ((20, 30), "PNG")
+
+
+def test_headers_of_deep_pictures_say_so() -> None:
+    header = struct.pack(">IIBBBBB", 4, 3, 16, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(bytes(3 * (1 + 4 * 6)))), (b"IEND", b"")]
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+    assert headers.header_of_bytes(data) == headers.Header((4, 3), "PNG", None, deep=True)
 
 
 def test_headers_of_rotten_pictures_are_what_pil_says() -> None:
@@ -139,32 +170,40 @@ def make(folder: Path, count: int) -> list[str]:
 def test_workers_answer_in_order_and_survive_the_death_of_one(tmp_path: Path) -> None:
     paths = make(tmp_path, 3000)
     expected = [(10 + number % 7, 20) for number in range(3000)]
-    assert [found.size for batch in read_headers(paths, 3) for found in batch] == expected
-    with HeaderPool(2) as readers:
-        answers = readers.headers(paths)
-        sizes = [found.size for found in next(answers)]
+    batches = [paths[start : start + 500] for start in range(0, 3000, 500)]
+    readers = HeaderPool(2)
+    with ThreadPoolExecutor(4) as threads:
+        sizes = [found.size for batch in threads.map(readers.read, batches) for found in batch]
+        assert sizes == expected and len(readers._started) == 2
         readers._started[0].kill()
-        sizes += [found.size for batch in answers for found in batch]
-    assert sizes == expected
+        sizes = [found.size for batch in threads.map(readers.read, batches) for found in batch]
+        assert sizes == expected
+    readers.close()
     assert all(worker.poll() is not None for worker in readers._started), "no process is left behind"
 
 
+def test_few_headers_need_no_process(tmp_path: Path) -> None:
+    readers = HeaderPool(2)
+    assert len(readers.read(make(tmp_path, pool.TOO_FEW))) == pool.TOO_FEW and not readers._started
+
+
 def test_workers_that_always_die_are_an_error_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = marshal.dumps(compile("raise SystemExit(3)", "broken", "exec"))
-    monkeypatch.setattr(pool, "_code", lambda: broken)
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit(3)")
+    monkeypatch.setattr(headers, "__file__", str(broken))
     with pytest.raises(GH200Error, match="have died") as caught:
-        list(read_headers(make(tmp_path, 200), 2))
+        HeaderPool(2).read(make(tmp_path, 200))
     assert "fast_start" in caught.value.fix
 
 
-def test_a_worker_imports_neither_torch_nor_upstream_nor_pil_for_plain_pictures(tmp_path: Path) -> None:
+def test_a_worker_imports_neither_torch_nor_upstream_nor_pil_for_plain_jpegs(tmp_path: Path) -> None:
     (path,) = make(tmp_path, 1)
     code = (
-        "import runpy, sys; read = runpy.run_path(sys.argv[1])['read_file']; assert read(sys.argv[2])[0] == (10, 20);"
+        "import runpy, sys; read = runpy.run_path(sys.argv[1])['header']; assert read(sys.argv[2])[0] == (10, 20);"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(header_reader.__file__), path],
+        [sys.executable, "-I", "-S", "-c", code, str(headers.__file__), path],
         capture_output=True,
         text=True,
         check=True,
@@ -172,17 +211,15 @@ def test_a_worker_imports_neither_torch_nor_upstream_nor_pil_for_plain_pictures(
     assert not {"torch", "numpy", "PIL", "simpletuner"} & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("dies", ["before its code", "after its code", "before its answer"])
-def test_a_worker_whose_scan_was_killed_goes_without_a_word(tmp_path: Path, dies: str) -> None:
-    code = pool._code()
-    command = [sys.executable, "-I", "-S", "-c", pool.PROGRAM.format(len(code))]
+@pytest.mark.parametrize("dies", ["before it asks", "before its answer"])
+def test_a_worker_whose_scan_was_killed_ends_in_silence(tmp_path: Path, dies: str) -> None:
+    command = [sys.executable, "-I", "-S", str(headers.__file__)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as worker:
         assert worker.stdin is not None and worker.stdout is not None and worker.stderr is not None
-        worker.stdin.write(code[:100] if dies == "before its code" else code)
         if dies == "before its answer":
             worker.stdout.close()
-            header_reader.send(worker.stdin, make(tmp_path, 3))
+            headers.send(worker.stdin, make(tmp_path, 3))
         worker.stdin.close()
         assert worker.stderr.read() == b""

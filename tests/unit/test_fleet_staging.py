@@ -7,22 +7,28 @@ import logging
 import os
 import resource
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from simpletuner.gh200.datasets.arena import SharedArena
 from simpletuner.gh200.datasets.budget import StagingBudget
-from simpletuner.gh200.datasets.check import forget_changed
+from simpletuner.gh200.datasets.check import CHUNK, forget_changed, forget_path
 from simpletuner.gh200.datasets.folder import StagedFolder, lies_in
-from simpletuner.gh200.datasets.media import remove_left, staged_path
+from simpletuner.gh200.datasets.listing import list_dataset
+from simpletuner.gh200.datasets.media import staged_path
 from simpletuner.gh200.datasets.staged import Source, outermost
 from simpletuner.gh200.datasets.staging import StagingFailed, stage
-from simpletuner.gh200.datasets.validity import CHUNK, Reason
+from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, spoken_size
 from simpletuner.gh200.settings.schema import InMemory
 
@@ -61,34 +67,73 @@ def test_fleet_a_file_rewritten_with_its_old_time_is_seen_at_the_check(tmp_path:
     assert arena.find(str(other)) is not None
 
 
-def test_fleet_a_link_more_or_other_rights_are_no_change(tmp_path: Path) -> None:
+def test_fleet_a_link_more_or_other_rights_are_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = make(tmp_path / "data", 2)
     arena = stage("x", tmp_path / "data", InMemory(compression="zlib"))
     (tmp_path / "link").hardlink_to(one)
     two.chmod(0o640)
     assert forget_changed(arena) == [] and arena.find(str(one)) is not None and arena.find(str(two)) is not None
     # And the look inside is not repeated at every check.
-    assert arena.validity.ctimes[0] == one.stat().st_ctime_ns
+    with no_reads(monkeypatch):
+        assert forget_changed(arena) == []
 
 
-def test_fleet_a_part_that_another_has_checked_since_is_not_checked_again(tmp_path: Path) -> None:
-    files = make(tmp_path, 2 * CHUNK + 5, 10)
-    arena = stage("x", tmp_path, InMemory())
-    files[3].unlink()
-    files[-1].unlink()
-    # As if another process had looked at the first part after this check began, and at the others before.
-    arena.validity.stamps[0] = time.monotonic_ns() + 10**12
-    assert [problem.split(": ")[0] for problem in forget_changed(arena)] == [str(files[-1])]
-    arena.validity.stamps[0] = 0
-    assert [problem.split(": ")[0] for problem in forget_changed(arena)] == [str(files[3])]
+@contextmanager
+def no_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(path: str) -> int:
+        raise AssertionError(f"{path} is read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("simpletuner.gh200.datasets.check.open_regular", refuse)
+        yield
 
 
-def test_fleet_what_another_process_found_is_reported_here_once(tmp_path: Path) -> None:
-    files = make(tmp_path, 5)
-    arena = stage("x", tmp_path, InMemory())
-    arena.forget(2, Reason.CHANGED)
-    assert forget_changed(arena) == [f"{files[2]}: {Reason.CHANGED.text}"]
+def test_equal_files_under_new_inodes_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `cp -a` and `mv` back leave them, one of two names of a file among them."""
+    files = make(tmp_path / "data", 3)
+    (tmp_path / "data/twin.bin").hardlink_to(files[0])
+    arena = stage("x", tmp_path / "data", InMemory())
+    for path in files:
+        subprocess.run(["cp", "-a", path, tmp_path / "copy"], check=True)
+        (tmp_path / "copy").rename(path)
     assert forget_changed(arena) == []
+    with no_reads(monkeypatch):
+        assert forget_changed(arena) == [] and all(arena.find(str(path)) is not None for path in files)
+    before = files[1].stat()
+    files[1].write_bytes(os.urandom(1000))
+    os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert [problem.split(": ")[0] for problem in forget_changed(arena)] == [str(files[1])]
+
+
+def test_inodes_that_are_others_at_every_look_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on file systems that number files when they are looked up (sshfs)."""
+    (one,) = make(tmp_path, 1)
+    arena = stage("x", tmp_path, InMemory())
+    usual, inodes = os.stat, count(10**9)
+
+    def renumbered(path: object, *rest: object, **more: object) -> os.stat_result:
+        status = usual(path, *rest, **more)  # type: ignore[call-overload]
+        values = list(status)
+        values[stat.ST_INO] = next(inodes)
+        more_fields = {name: getattr(status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
+        return os.stat_result(values, more_fields)
+
+    monkeypatch.setattr("simpletuner.gh200.datasets.check.os.stat", renumbered)
+    assert forget_changed(arena) == []
+    with no_reads(monkeypatch):
+        assert forget_changed(arena) == [] and arena.find(str(one)) is not None
+
+
+def test_a_path_is_forgotten_by_any_of_its_names(tmp_path: Path) -> None:
+    one, two, three, four = make(tmp_path / "data", 4)
+    (tmp_path / "alias").symlink_to("data")
+    (tmp_path / "link.bin").hardlink_to(two)
+    arenas = [stage("x", tmp_path / "data", InMemory(compression=codec)) for codec in (None, "zlib")]
+    three.unlink()
+    for path in (tmp_path / "alias" / one.name, tmp_path / "link.bin", three, tmp_path / "none", b"\0", None):
+        forget_path(path)
+    for arena in arenas:
+        assert [arena.find(str(path)) is None for path in (one, two, three, four)] == [True, True, True, False]
 
 
 def test_fleet_a_check_goes_on_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,18 +294,56 @@ def test_fleet_a_folder_with_everything_in_it(tmp_path: Path) -> None:
         assert text in told, told
 
 
-@pytest.mark.parametrize(("order", "first"), [("listing", "a"), ("smallest", "c"), ("largest", "b")])
-def test_fleet_partial_order_says_what_is_held_first(
-    tmp_path: Path, order: str, first: str, caplog: pytest.LogCaptureFixture
+def test_a_file_that_becomes_a_pipe_is_left_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, size in (("a", 50_000), ("b", 60_000), ("c", 10_000)):
-        (tmp_path / name).write_bytes(os.urandom(size))
-    options = InMemory(on_limit="partial", partial_order=order, memory_limit_gb=62e-6, num_workers=1)
-    arena = stage("x", tmp_path, options)
-    held = {Path(name).name for name, _ in arena.names()}
-    assert first in held and (held == {"b"}) == (order == "largest")
-    left = next(name for name in "ab" if name not in held)
-    assert "did not fit" in caplog.text and f"{tmp_path / left}: " in caplog.text and "% of the bytes" in caplog.text
+    """Between listing and reading, and after staging: an ordinary open would wait for a writer for ever."""
+    files = make(tmp_path, 3)
+
+    def meddle(root: str) -> object:
+        listing = list_dataset(root)
+        files[0].unlink()
+        os.mkfifo(files[0])
+        return listing
+
+    monkeypatch.setattr("simpletuner.gh200.datasets.staging.list_dataset", meddle)
+    for codec in (None, "zlib"):
+        arena = stage("x", tmp_path, InMemory(compression=codec, memory_limit_gb=0.00001))
+        assert arena.files == 2 and arena.find(str(files[0])) is None
+        files[0].unlink()
+        files[0].touch()
+    assert f"{files[0]}: not a regular file any more" in caplog.text
+    files[1].unlink()
+    os.mkfifo(files[1])
+    assert [problem.split(": ")[0] for problem in forget_changed(arena)] == [str(files[1])]
+
+
+def test_names_with_control_characters_are_escaped_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make(tmp_path, 1)
+    (tmp_path / "red\x1b[31m\nERROR all is lost\u202e.png").symlink_to("nowhere")
+    arena = stage("x", tmp_path, InMemory())
+    assert "red\\x1b[31m\\nERROR all is lost\\u202e.png: No such file" in caplog.text
+    assert arena.files == 1 and "\x1b" not in caplog.text
+    with pytest.raises(GH200Error) as caught:
+        stage("x", tmp_path / "no\x1bwhere", InMemory())
+    assert "no\\x1bwhere" in str(caught.value)
+
+
+def test_a_name_that_was_not_listed_is_told_from_one_that_is_on_disk(tmp_path: Path) -> None:
+    files = make(tmp_path / "data", 3, 50_000)
+    arena = stage("x", tmp_path / "data", InMemory(on_limit="partial", memory_limit_gb=62e-6, num_workers=1))
+    folder = StagedFolder(arena, str(tmp_path / "data"))
+    assert arena.files == 1 and [arena.find(str(path)) is None for path in files] == [False, True, True]
+    (tmp_path / "data/latent.pt").write_bytes(b"x")
+    (tmp_path / "outside").write_bytes(b"x")
+    (tmp_path / "data/link").symlink_to(".")
+    known = [*files, tmp_path / "data/latent.pt", tmp_path / "outside", tmp_path / "data/none"]
+    assert not any(folder.is_new(str(path)) for path in known) and not folder.is_new(f"{tmp_path}/data/link/00000.bin")
+    (tmp_path / "data/new.bin").write_bytes(b"x")
+    assert folder.is_new(str(tmp_path / "data/new.bin")) and folder.is_new(f"{tmp_path}/data/./new.bin")
+    files[0].write_bytes(b"other")
+    forget_changed(arena)
+    assert not folder.is_new(str(files[0]))
 
 
 def test_fleet_small_sizes_are_shown_in_small_units(tmp_path: Path) -> None:
@@ -379,37 +462,30 @@ def test_fleet_a_path_leads_to_the_staged_bytes_for_another_process_too(
 
 
 def _link(path: Path) -> str:
-    return os.readlink(path) if os.path.lexists(path) else ""
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""
 
 
 def test_fleet_a_path_to_staged_bytes_needs_no_room_in_the_temporary_folder(
-    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "data", 1)
     arena = stage("x", tmp_path / "data", InMemory())
-    usual = os.mkdir
+    usual, full = os.mkdir, ["/tmp", tempfile.gettempdir()]
 
-    def full(path: str, *mode: int) -> None:
-        if Path(path).name.startswith("media-") and Path(path).is_relative_to(temporary):
+    def refuse(path: str, *mode: int) -> None:
+        if str(Path(path).parent) in full:
             raise OSError(28, "No space left on device")
         usual(path, *mode)
 
-    monkeypatch.setattr(os, "mkdir", full)
+    monkeypatch.setattr(os, "mkdir", refuse)
     path = staged_path(arena, 0, "clip.wav")
-    assert Path(path).read_bytes() == arena.read(0) and not Path(path).is_relative_to(temporary)
-    monkeypatch.setattr("simpletuner.gh200.datasets.places.folders", lambda: iter([temporary / "own"]))
-    (temporary / "own").mkdir(mode=0o700)
+    assert Path(path).read_bytes() == arena.read(0) and path.startswith("/dev/shm/")
+    full.append("/dev/shm")
     with pytest.raises(OSError, match="No space"):
         staged_path(arena, 0, "clip.wav")
-
-
-def test_fleet_links_of_killed_processes_go_in_the_end(temporary: Path) -> None:
-    for name, age in (("media-old", 7200), ("media-new", 0), ("other", 7200)):
-        (temporary / name).mkdir()
-        (temporary / name / "clip.mp4").symlink_to("/proc/999999999/fd/3")
-        os.utime(temporary / name, (time.time() - age,) * 2)
-    remove_left(temporary, time.time() - 3600)
-    assert sorted(path.name for path in temporary.iterdir()) == ["media-new", "other"]
 
 
 def test_fleet_large_files_are_compressed_in_blocks(tmp_path: Path) -> None:

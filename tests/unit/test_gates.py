@@ -61,7 +61,7 @@ def test_an_unused_name_is_found(checkout: Path) -> None:
     assert done.returncode == 1 and "F401" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="mypy of the whole checkout without its cache")
 def test_a_wrong_type_is_found(checkout: Path) -> None:
     path = checkout / "gh200_rebase/text.py"
     path.write_text(path.read_text() + "\nWRONG: int = 'text'\n")

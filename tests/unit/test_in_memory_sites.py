@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from simpletuner.gh200.builders import local_dataset
 from simpletuner.gh200.datasets.sites import dataset_entries
 from simpletuner.gh200.datasets.staged import staged
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.hooks import local_backend, rebuild_backend
+from simpletuner.gh200.hooks import rebuild_backend
+from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.schema import InMemory
+from simpletuner.gh200.settings.sources import read_settings
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +41,7 @@ def test_a_configuration_without_in_memory_datasets_passes_unchanged() -> None:
     class Config:
         id = "photos"
 
-    assert local_backend(Config(), marker) is marker
+    assert local_dataset(Config(), marker) is marker
 
 
 @pytest.mark.parametrize(
@@ -50,12 +53,27 @@ def test_a_configuration_without_in_memory_datasets_passes_unchanged() -> None:
         ([entry(in_memory={"compresion": "lz4"})], "compression"),
         ([entry(in_memory={"compression": "rar"})], "compression"),
         ([entry(in_memory={"memory_limit_gb": -1})], "memory_limit_gb"),
+        (
+            [entry(in_memory={"memory_limit_gb": 1e300})],
+            "memory_limit_gb: must be a number, above 0, at most 1000000000",
+        ),
     ],
 )
 def test_bad_entries_are_refused_by_name(entries: list[dict[str, Any]], says: str) -> None:
     with pytest.raises(GH200Error) as caught:
         dataset_entries(entries)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("more", [{"in_memory": {"memory_limit_gb": 1e300}}, {"dataset_type": "text_embeds"}])
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_dataset_that_cannot_be_held_is_one_problem_before_any_work(more: dict[str, Any], inline: bool) -> None:
+    """Whether it is in the training config or in a dataset file."""
+    entries = [entry(**more)]
+    with pytest.raises(SettingsError, match="GH200 settings: 1 problem") as caught:
+        read_settings({"datasets": entries} if inline else {}, {}, {}, None if inline else entries)
+    (problem,) = caught.value.problems
+    assert problem.path.startswith("datasets[0]." if inline else "data_backend_config[0].")
 
 
 def test_a_representation_without_memory_gives_the_backend_back() -> None:

@@ -58,6 +58,8 @@ def test_variants_are_complete_forms(tmp_path: Path) -> None:
         ('"x/y.py"', '"/y.py"', "must be a plain relative path"),
         ('"a"', '"A b"', "id must be of the form"),
         ('id = "a"', 'id = "a"\ncount = 0', "count must be 1 or more"),
+        ('id = "a"', 'id = "a"\nstands_for = ["C.f()"]', "stands_for: 'C.f()' is not a dotted name"),
+        ('id = "a"', 'id = "a"\nstands_for = [1]', "stands_for must be a list of strings"),
         ('id = "a"', 'id = "a"\ncount = true', "count must be of type int"),
         ('id = "a"', 'id = "a"\ncount = "1"', "count must be of type int"),
         ('id = "a"', 'id = "a"\nscope = "A..b"', "is not a dotted name"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,30 +20,40 @@ import torch
 from gh200_lab.memory_run import begin_memory_run, held
 from simpletuner.gh200.caches import preload as preload_module
 from simpletuner.gh200.caches import sites as cache_sites
+from simpletuner.gh200.caches import store as store_module
 from simpletuner.gh200.caches.arena import TensorArena
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.gpu_stand_in.stand_in import Machine
-from tests.unit.unified_lab import FolderBackend, unified
+from tests.unit.unified_lab import FolderBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
 def _one_run() -> Iterator[None]:
     uvm.set_uvm_hint_override(None)
     begin_memory_run(unified())
-    yield
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setitem(sys.modules, "simpletuner.helpers.training.state_tracker", None)
+        yield
+    REGISTERED.clear()
     uvm.set_uvm_hint_override(None)
     begin_memory_run(CacheOptions())
 
 
+REGISTERED: dict[str, dict[str, Any]] = {}
+
+
 class TextCache:
-    """As upstream's: its folder is known after its backend."""
+    """As upstream's: made after its backend, and found where its dataset is registered."""
 
     def __init__(self, folder: Path, backend: Any, kind: str = "text") -> None:
-        self.backend = backend
-        cache_sites.attach_cache_tier(self, "backend", kind)  # type: ignore[arg-type]
+        self.backend = self.data_backend = self.cache_data_backend = tiered(backend, kind)
         self.cache_dir = str(folder)
+        module = SimpleNamespace(StateTracker=SimpleNamespace(data_backends=REGISTERED))
+        sys.modules["simpletuner.helpers.training.state_tracker"] = module  # type: ignore[assignment]
+        key = {"text": "text_embed_cache", "vae": "vaecache"}[kind]
+        REGISTERED[str(len(REGISTERED))] = {key: self}
 
 
 def filled(folder: Path, count: int, size: int = 64) -> list[str]:
@@ -111,12 +124,11 @@ def test_preload_two_caches_and_compressed_files(tmp_path: Path) -> None:
     assert not packed.loads
 
 
-class LatentCache:
+class LatentCache(TextCache):
     """As upstream's VAE cache: which of the files are this rank's is known once the dataset was listed."""
 
     def __init__(self, folder: Path, backend: Any) -> None:
-        self.backend, self.cache_dir = backend, str(folder)
-        cache_sites.attach_cache_tier(self, "backend", "vae")
+        super().__init__(folder, backend, "vae")
         self.metadata_backend = self
         self.aspect_ratio_bucket_indices: dict[str, list[str]] = {}
 
@@ -161,7 +173,7 @@ def test_preload_a_file_changed_after_it_was_read_is_not_served(tmp_path: Path) 
     backend, paths = FolderBackend(), filled(tmp_path / "cache", 4)
     cache = TextCache(tmp_path / "cache", backend)
     read_ahead(cache)
-    backend.torch_save({"n": 99}, paths[1])
+    FolderBackend().torch_save({"n": 99}, paths[1])
     Path(paths[2]).unlink()
     assert cache.backend.torch_load(paths[1]) == {"n": 99}
     assert not cache.backend.exists(paths[2])
@@ -261,13 +273,14 @@ def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> N
     demanding = TextCache(tmp_path / "other", backend)
     reading = threading.Thread(target=demanding.backend.torch_load, args=(paths[0],))
     store = held().opened()
-    preload = preload_module.Preload(store, threads=2, shown=False)
     reading.start()
     assert entered.wait(60)
     quiet = TextCache(tmp_path / "cache", FolderBackend())
-    preload.watch(quiet, FolderBackend(), "host")
-    preload.training_begins()
-    assert not preload.done.wait(0.6) and preload.entries == 0
+    preload = preload_module.Preload(store, lambda: [(quiet, quiet.backend, "host")], threads=2, shown=False)
+    # The reader that waits began before there was anybody to step back.
+    with store.stepping_back():
+        preload.training_begins()
+        assert not preload.done.wait(0.6) and preload.entries == 0
     go.set()
     assert preload.done.wait(60) and preload.entries == 60
     reading.join()
@@ -277,14 +290,15 @@ def test_preload_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) 
     begin_memory_run(unified(preload=False))
     backend, paths = FolderBackend(), filled(tmp_path / "cache", 6)
     cache = TextCache(tmp_path / "cache", backend)
-    preload = preload_module.Preload(held().opened(), threads=2, shown=False)
+    sources: list[preload_module.Source] = []
+    preload = preload_module.Preload(held().opened(), lambda: sources, threads=2, shown=False)
     with held().opened().stepping_back():
-        preload.watch(cache, backend, "host")
+        sources.append((cache, backend, "host"))
         preload.training_begins()
         wait_for(lambda: len(preload._offered) == 6)
         Path(paths[1]).unlink()
         os.truncate(paths[2], 100)
-        backend.torch_save({"n": 33}, paths[3])
+        FolderBackend().torch_save({"n": 33}, paths[3])
     assert preload.done.wait(60)
     assert preload.entries == 4 and preload.left_out == {"vanished": 1, "unreadable": 1}
     assert "1 unreadable, 1 vanished" in preload.summary()
@@ -304,7 +318,7 @@ def test_preload_ends_with_the_run_in_the_middle(tmp_path: Path, caplog: pytest.
     assert preload.entries + preload.left_out["not reached"] <= 400 and cache.cache_dir
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="writes and reads 100,000 files")
 def test_preload_100000_tiny_files(tmp_path: Path) -> None:
     one = Path(filled(tmp_path / "one", 1, size=8)[0]).read_bytes()
     for number in range(100_000):
@@ -347,9 +361,13 @@ class PackingBackend(FolderBackend):
 
     compress_cache = True
 
-    def torch_save(self, data: Any, location: str) -> None:
-        super().torch_save(data, location)
-        Path(location).write_bytes(gzip.compress(Path(location).read_bytes()))
+    def torch_save(self, data: Any, location: Any) -> None:
+        packed = io.BytesIO()
+        torch.save(data, packed)
+        if isinstance(location, str):
+            Path(location).write_bytes(gzip.compress(packed.getvalue()))
+        else:
+            location.write(gzip.compress(packed.getvalue()))
 
     def torch_load(self, filename: str) -> Any:
         plain = Path(f"{filename}.plain")
@@ -358,27 +376,37 @@ class PackingBackend(FolderBackend):
         return torch.load(plain)
 
 
+class OtherWriter(FolderBackend):
+    """Runs something of the test's in the middle of a write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.instead: Any = super().torch_save
+
+    def torch_save(self, data: Any, location: str) -> None:
+        self.instead(data, location)
+
+
 def test_warm_cache_holds_only_what_the_file_holds(tmp_path: Path) -> None:
     """Another rank's file in the place of ours, or a value that changed while it was written: the file decides."""
-    backend = FolderBackend()
+    backend, plain = OtherWriter(), FolderBackend()
     tier = TextCache(tmp_path, backend).backend
     path, value = str(tmp_path / "entry.pt"), torch.zeros(5)
-    original = backend.torch_save
-    backend.torch_save = lambda data, location: original(torch.ones(5), location)  # type: ignore[method-assign]
+    backend.instead = lambda data, location: plain.torch_save(torch.ones(5), location)
     tier.torch_save(value, path)
-    assert tier.torch_load(path).tolist() == [1] * 5 and backend.loads[path] == 1
+    assert tier.torch_load(path).tolist() == [1] * 5 and not backend.loads
 
     def changed_meanwhile(data: Any, location: str) -> None:
-        original(data, location)
+        plain.torch_save(data, location)
         data.add_(7)
 
-    backend.torch_save = changed_meanwhile  # type: ignore[method-assign]
+    backend.instead = changed_meanwhile
     tier.torch_save(value, path)
     assert tier.torch_load(path).tolist() == [0] * 5
 
 
 def test_warm_cache_a_failed_write_holds_nothing(tmp_path: Path) -> None:
-    backend = FolderBackend()
+    backend = OtherWriter()
     tier = TextCache(tmp_path, backend).backend
     path = str(tmp_path / "entry.pt")
     tier.torch_save(torch.zeros(3), path)
@@ -386,24 +414,23 @@ def test_warm_cache_a_failed_write_holds_nothing(tmp_path: Path) -> None:
     def full(data: Any, location: str) -> None:
         raise OSError(28, "No space left on device")
 
-    original, backend.torch_save = backend.torch_save, full  # type: ignore[method-assign]
+    backend.instead = full
     with pytest.raises(OSError, match="No space"):
         tier.torch_save(torch.ones(3), path)
-    backend.torch_save = original  # type: ignore[method-assign]
     assert tier.torch_load(path).tolist() == [0] * 3 and backend.loads[path] == 1
 
 
 def test_warm_cache_two_writers_of_one_entry(tmp_path: Path) -> None:
-    backend = FolderBackend()
+    backend, plain = OtherWriter(), FolderBackend()
     tier = TextCache(tmp_path, backend).backend
-    path, original = str(tmp_path / "entry.pt"), backend.torch_save
+    path = str(tmp_path / "entry.pt")
 
     def interrupted(data: Any, location: str) -> None:
-        original(data, location)
+        plain.torch_save(data, location)
         if data.tolist() == [1]:
             tier.torch_save(torch.tensor([2]), path)
 
-    backend.torch_save = interrupted  # type: ignore[method-assign]
+    backend.instead = interrupted
     tier.torch_save(torch.tensor([1]), path)
     assert tier.torch_load(path).tolist() == torch.load(path).tolist() == [2]
 
@@ -454,6 +481,24 @@ def test_warm_cache_an_entry_written_by_a_forked_child_is_seen(tmp_path: Path) -
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert cache.backend.torch_load(paths[0]) == {"n": 5} and cache.backend.torch_load(paths[1])["n"] == 1
+
+
+def test_preload_leaves_an_entry_alone_that_is_being_held_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a file's writing and its holding the reader ahead may find it."""
+    backend = FolderBackend()
+    cache, path = TextCache(tmp_path, backend), str(tmp_path / "entry.pt")
+    original = store_module.read_entry
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        read_ahead()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(store_module, "read_entry", meanwhile)
+    cache.backend.torch_save(torch.ones(64), path)
+    report = caches()
+    assert report["preload"]["entries"] == 0 and report["counts"]["held_when_written"] == 1
 
 
 def test_preload_fills_managed_memory_from_its_threads(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Adaptive prefetch as a rule: traces in, depths out; and off it changes nothing."""
+"""Adaptive prefetch: it goes on where it helps, pauses where it does not, and never costs more than none."""
 
 from __future__ import annotations
 
@@ -6,65 +6,59 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gh200_lab.memory_run import begin_memory_run, held
-from simpletuner.gh200.caches.adaptive import WINDOW, AdaptiveDepth, BatchWatch, Decision, Observation, decide
+from simpletuner.gh200.caches.adaptive import WINDOW, AdaptivePrefetch
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.unit.unified_lab import unified
 
-LATE = Observation(resident=False, waited=0.3, step=1.0)
-IN_TIME = Observation(resident=True, waited=0.0, step=1.0)
-SLOW_DISK = Observation(resident=True, waited=0.6, step=1.0)
-QUIET = Observation(resident=False, waited=0.0, step=1.0)
+
+def test_preload_adaptive_prefetch_goes_on_while_batches_are_in_time() -> None:
+    adaptive = AdaptivePrefetch()
+    for _ in range(20 * WINDOW):
+        adaptive.batch(late=False)
+        assert adaptive.moves
+    assert adaptive.report() == {"moves": True, "batches": 20 * WINDOW, "late": 0, "pauses": 0}
 
 
-def depths(start: int, bound: int, trace: list[Observation]) -> list[int]:
-    adaptive = AdaptiveDepth(start, bound)
+def test_preload_adaptive_prefetch_pauses_where_batches_are_late_and_tries_again() -> None:
+    adaptive = AdaptivePrefetch()
     seen = []
-    for one in trace:
-        adaptive.observe(one)
-        seen.append(adaptive.depth)
-    return seen[WINDOW - 1 :: WINDOW]
+    for _ in range(6 * WINDOW):
+        seen.append(adaptive.moves)
+        adaptive.batch(late=adaptive.moves)
+    assert seen == ([True] * WINDOW + [False] * WINDOW) * 3 and adaptive.report()["pauses"] == 3
 
 
-def test_preload_adaptive_prefetch_follows_invented_traces() -> None:
-    assert depths(0, 3, [LATE] * WINDOW * 5) == [1, 2, 3, 3, 3]
-    assert depths(2, 3, [IN_TIME] * WINDOW * 4) == [1, 0, 0, 0]
-    assert depths(2, 3, [SLOW_DISK] * WINDOW * 3) == [1, 0, 0], "moving earlier does not make a disk faster"
-    assert depths(1, 3, [QUIET] * WINDOW * 3) == [1, 1, 1]
-    assert depths(0, 2, [*[LATE] * WINDOW, *[IN_TIME] * WINDOW, *[LATE] * WINDOW * 2]) == [1, 0, 1, 2]
+def waited(step: float, move: float, faults: float, batches: int, adaptive: AdaptivePrefetch | None) -> float:
+    """Seconds steps wait for pages: those that were moved cost what is left of their way, the others their faults."""
+    now = free = total = 0.0
+    for _ in range(batches):
+        late = adaptive is not None and adaptive.moves and free > now
+        if adaptive is not None and adaptive.moves and not late:
+            free = now + move
+            wait = min(faults, max(0.0, free - (now + step)))
+        else:
+            wait = faults
+        if adaptive is not None:
+            adaptive.batch(late=late)
+        total += wait
+        now += step + wait
+    return total
 
 
-def test_preload_adaptive_prefetch_says_why() -> None:
-    decision = decide(1, [LATE] * 10, 2)
-    assert decision.depth == 2 and "wait for data that is not there: 0% of 10 batches" in decision.reason
-    assert "the bound" in decide(2, [LATE] * 10, 2).reason
-    assert decide(1, [LATE] * 3, 2) == Decision(1, "3 batches are too few to judge")
-    adaptive = AdaptiveDepth(0, 1)
-    for _ in range(2 * WINDOW):
-        adaptive.observe(LATE)
-    assert adaptive.report()["decisions"] == {"deeper": 1, "kept": 1} and "wait" in adaptive.report()["reason"]
+TIMES = st.floats(0.0, 10.0)
 
 
-SEEN = st.builds(Observation, resident=st.booleans(), waited=st.floats(0, 1e6), step=st.floats(0, 1e6))
-
-
-@given(depth=st.integers(-3, 9), seen=st.lists(SEEN, max_size=40), bound=st.integers(0, 4))
-def test_preload_adaptive_prefetch_stays_within_its_bound(depth: int, seen: list[Observation], bound: int) -> None:
-    decision = decide(depth, seen, bound)
-    assert 0 <= decision.depth <= bound and decision.reason and decision == decide(depth, list(seen), bound)
-    assert abs(decision.depth - max(0, min(depth, bound))) <= 1
+@given(step=TIMES, move=TIMES, faults=TIMES)
+def test_preload_adaptive_prefetch_never_ends_slower_than_none(step: float, move: float, faults: float) -> None:
+    off = waited(step, move, faults, 10 * WINDOW, None)
+    assert waited(step, move, faults, 10 * WINDOW, AdaptivePrefetch()) <= off
 
 
 def test_preload_adaptive_prefetch_is_off_unless_asked_for() -> None:
     begin_memory_run(unified())
-    assert held().watch is None and "adaptive_prefetch" not in held().report()["caches"]
+    assert held().adaptive is None and "adaptive_prefetch" not in held().report()["caches"]
     begin_memory_run(unified(adaptive_prefetch=True, prefetch=False))
-    assert held().watch is None
+    assert held().adaptive is None
     begin_memory_run(unified(adaptive_prefetch=True))
-    watch = held().watch
-    assert isinstance(watch, BatchWatch) and watch.moves
-    for number in range(WINDOW + 1):
-        watch.entry(resident=True)
-        watch.micro_batch_begins(0.0)
-        assert watch.moves == (number < WINDOW)
-    assert held().report()["caches"]["adaptive_prefetch"]["depth"] == 0
+    assert held().report()["caches"]["adaptive_prefetch"]["moves"] is True
     begin_memory_run(CacheOptions())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -144,6 +145,7 @@ def checkout(tmp_path: Path) -> Path:
         (root / "tests" / name / f"test_{name}.py").write_text(
             "import pytest\n@pytest.mark.parametrize('n', range(30))\ndef test_it(n): print('talk')\n"
         )
+    (root / "tests/golden").mkdir()
     (root / "tests/conftest.py").write_text(CONFTEST)
     (root / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow: x\naddopts = -ra\n")
     return root
@@ -159,8 +161,9 @@ def test_quiet_tests_end_with_what_pytest_ends_with(checkout: Path) -> None:
     done = suites(checkout)
     assert done.returncode == 0, done.stderr
     assert "talk" not in done.stdout + done.stderr and len((done.stdout + done.stderr).splitlines()) < 15
-    closing, verdict, log = done.stdout.splitlines()[-3:]
+    closing, verdict, took, log = done.stdout.splitlines()[-4:]
     assert "30 passed" in closing and closing.startswith("==") and verdict == "all tests passed"
+    assert re.fullmatch(r"took 0 min [0-9]{2} s; CPU time 0 min [0-9]{2} s", took)
     assert (checkout / log.removeprefix("log: ")).read_text().count("test_unit.py") > 0
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["gates", "fork", "fork's", "unit"]
 
@@ -170,9 +173,18 @@ def test_quiet_tests_show_a_failure_whole(checkout: Path, suite: str) -> None:
     broken = checkout / f"tests/{suite}/test_{suite}.py"
     broken.write_text(broken.read_text() + "def test_bad():\n    wanted = 41\n    assert wanted == 42\n")
     done = suites(checkout)
-    assert done.returncode == 1 and done.stdout.splitlines()[-2] == "tests failed"
+    assert done.returncode == 1 and done.stdout.splitlines()[-3] == "tests failed"
     assert "assert 41 == 42" in done.stderr and "1 failed, 30 passed" in done.stdout
     assert f"FAILED tests/{suite}/test_{suite}.py::test_bad" in done.stdout
+
+
+@pytest.mark.parametrize("suite", ["unit", "fork"])
+def test_quiet_tests_fail_by_the_exit_code_whatever_was_printed(checkout: Path, suite: str) -> None:
+    ends = "def pytest_unconfigure():\n    import os\n    os._exit(3)\n"
+    (checkout / f"tests/{suite}/conftest.py").write_text(ends)
+    done = suites(checkout)
+    assert done.returncode == 3 and "tests failed" in done.stdout.splitlines()
+    assert done.stdout.count("30 passed") == 2
 
 
 def test_quiet_tests_in_a_terminal(checkout: Path) -> None:

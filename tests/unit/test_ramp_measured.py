@@ -225,7 +225,7 @@ def test_ramp_measured_beta2_of_an_optimizer_without_one_is_refused() -> None:
         run(trainer, 0, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="trains a model of its own with four schedules")
 def test_ramp_measured_study_draws_its_plot(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gh200_lab.bench.ramp_study", "--seeds", "2", "--samples", "128"]
     done = subprocess.run([*command, "--output", str(tmp_path / "study.png")], cwd=REPO, capture_output=True, text=True)

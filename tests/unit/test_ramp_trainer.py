@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import timeit
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,10 @@ from typing import Any
 import pytest
 from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
 
-from simpletuner.gh200.leave.moments import Leaving
-from simpletuner.gh200.pools.seams import TrainerMoments
 from simpletuner.gh200.ramp import apply as ramp_apply
 from simpletuner.gh200.ramp.answers import TrainerAnswers
 from simpletuner.gh200.ramp.resume import RECORD
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
-from simpletuner.gh200.ramp.stand_in import StandIn
 
 pytestmark = pytest.mark.unit
 REPO = Path(__file__).resolve().parents[2]
@@ -366,19 +362,6 @@ def test_an_upstream_without_a_bound_method_is_refused(monkeypatch: pytest.Monke
     monkeypatch.delattr(Trainer, "_epoch_rollover")
     with pytest.raises(RampError, match="no _epoch_rollover"):
         Trainer().build(**UP)
-
-
-def test_patch_01_expects_every_method_that_is_stood_in_for_or_called() -> None:
-    stand_ins = {
-        f"{kind.upstream_class}.{name}": optional
-        for kind in [*StandIn.__subclasses__(), TrainerMoments, Leaving]
-        for name, optional in kind.answers().items()
-    }
-    patch = tomllib.loads((REPO / "patches" / "01-trainer.toml").read_text(encoding="utf-8"))
-    expected = {item["name"]: "only_if" in item for item in patch["expect"]}
-    assert len(stand_ins) == 15
-    assert {name: expected.get(name) for name in stand_ins} == stand_ins
-    assert expected == stand_ins | {"Trainer._run_standard_checkpoint": False}
 
 
 def test_what_stands_in_is_named_and_upstreams_own_class_is_left_alone() -> None:

@@ -19,7 +19,7 @@ from simpletuner.gh200.settings.cache_options import CacheOptions
 from simpletuner.gh200.settings.sources import read_settings
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks
-from tests.unit.unified_lab import Cache, FolderBackend
+from tests.unit.unified_lab import FolderBackend, tiered
 
 ALL_ON = {
     "cache_config": {"vae_cache_type": "unified_memory", "persistent_cache": False},
@@ -49,9 +49,9 @@ def test_a_second_trainer_in_one_process_starts_clean(tmp_path: Path) -> None:
     first = current()
     assert first is not None
     folder = first.part(PrivateFolder).path
-    cache = Cache(FolderBackend())
+    cache = tiered(FolderBackend())
     torch.save(torch.ones(4), tmp_path / "1.pt")
-    held = cache.cache_data_backend.torch_load(str(tmp_path / "1.pt"))
+    held = cache.torch_load(str(tmp_path / "1.pt"))
     dataset_entries([PHOTOS])
     optimize_batch_for_gh200({"latents": held})
     assert folder.is_dir() and cache_sites.known_finite(held) and is_in_memory(SimpleNamespace(id="photos"))

@@ -160,7 +160,7 @@ def test_environment_fills_what_the_config_leaves_out() -> None:
             ["initial_effective_batch_size", "a whole number"],
         ),
         ({"gh200_optimizations": {"initial_effective_batch_size": "many"}}, ["initial_effective_batch_size", '"many"']),
-        ({"gh200_optimizations": {"batch_rampup_increment": 4}}, ["batch_rampup_increment", "staircase"]),
+        ({"gh200_optimizations": {"batch_rampup_increment": 4}}, ["batch_rampup_increment", "batch_rampup_table"]),
         ({"gh200_optimizations": [1]}, ["gh200_optimizations: must be a block of keys", "[1]"]),
         ({"gh200_optimizations": "not json"}, ["gh200_optimizations: must be a block of keys", '"not json"']),
         (
@@ -477,3 +477,14 @@ def test_key_names_agree_and_every_field_is_described() -> None:
     assert set(TrainingConfig.model_fields) == keys.BLOCK_KEYS
     for model in (*settings_docs.SECTIONS.values(), TrainingConfig):
         assert all(field.description for field in model.model_fields.values())
+
+
+def test_removed_keys_of_a_dataset_have_no_effect_and_are_named() -> None:
+    block = {"compression": "lz4", "partial_order": "smallest", "patience_seconds": 5}
+    entry = {"id": "a", "type": "in_memory", "instance_data_dir": "x", "in_memory": block}
+    settings = read_settings({"datasets": [entry]}, {})
+    assert settings.in_memory["a"].compression == "lz4"
+    assert [key for key in ("partial_order", "patience_seconds") if any(key in note for note in settings.notes)] == [
+        "partial_order",
+        "patience_seconds",
+    ]

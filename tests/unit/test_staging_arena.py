@@ -171,7 +171,7 @@ def test_a_broken_link_is_reported_by_name(tree: Path, caplog: pytest.LogCapture
 def test_files_that_change_between_listing_and_staging(
     tree: Path, caplog: pytest.LogCaptureFixture, compression: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def meddle(root: Path, *told: object) -> object:
+    def meddle(root: Path) -> object:
         listing = list_dataset(root)
         (tree / "photo.txt").write_text("shorter")
         (tree / "photo.jpg").write_bytes(os.urandom(400_000))
@@ -300,11 +300,12 @@ def test_offsets_above_four_gigabytes() -> None:
 def test_an_arena_that_is_not_what_was_announced(tree: Path) -> None:
     arena = stage("x", tree, InMemory())
     good = arena.handle()
-    for changed in ({"size": good.size + 4096}, {"digest": "0" * 32}, {"segments": good.segments[:-1]}):
+    for changed in ({"token": "0" * 16}, {"segments": good.segments[:-1]}):
         with pytest.raises(ArenaDamaged):
             attach(Handle.from_dict(good.as_dict() | changed))
-    with pytest.raises(OSError):
-        attach(Handle.from_dict(good.as_dict() | {"index": 0}))
+    for changed in ({"index": 0}, {"index": good.flags}, {"flags": good.index}):
+        with pytest.raises(OSError):
+            attach(Handle.from_dict(good.as_dict() | changed))
 
 
 CHILD = """

@@ -12,6 +12,7 @@ from tests.gpu_stand_in.stand_in import Machine, read_log
 
 LATENTS = 6
 SCENARIO = f"""
+import os
 import torch
 from gh200_lab.memory_run import begin_memory_run, held, store
 from simpletuner.gh200.caches import sites
@@ -19,11 +20,11 @@ from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.memory.driver import Driver, load_driver
 from simpletuner.gh200.run import end
-from tests.unit.unified_lab import Cache, FolderBackend, unified
+from tests.unit.unified_lab import FolderBackend, tiered, unified
 
 begin_memory_run(unified(memory_limit=2 << 20))
-backend = Cache(FolderBackend()).cache_data_backend
-text = Cache(FolderBackend("words"), "text").cache_data_backend
+backend = tiered(FolderBackend())
+text = tiered(FolderBackend("words"), "text")
 
 def right(values):
     assert all(value.eq(n).all() for n, value in enumerate(values)), "wrong bytes"
@@ -39,11 +40,12 @@ for epoch in range(2):
             slot = store().slot_of(value)
             if slot is not None and slot.managed:
                 sites._prefetch(held(), slot)
+        sites.moved_together(batch)
         [sites.known_finite(value) for value in batch]
     optimize_batch_for_gh200({{"latents": values}})
     right(values)
     del values, value, batch, slot
-    store().drop(backend._gh200_key("1.pt"))
+    store().drop(os.path.abspath("1.pt"))
     right([backend.torch_load("0.pt"), backend.torch_load("1.pt")])
 end()
 driver = load_driver()

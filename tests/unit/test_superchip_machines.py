@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 from superchip_machines import LIMIT, Machines, missing_privilege
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow(reason="two machines in network namespaces, four ranks, and waits for a timeout"),
+    pytest.mark.timeout(600),
+]
 RANKS, FILES = 4, 5
 
 

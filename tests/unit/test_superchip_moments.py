@@ -19,6 +19,7 @@ from simpletuner.gh200.leave.files import MARKER, PLACE, place_in
 from simpletuner.gh200.leave.moments import Leaving
 from simpletuner.gh200.leave.random_states import RandomStates
 from simpletuner.gh200.leave.signals import EXIT_CODE, LeaveError
+from simpletuner.gh200.trainer import LoopCount
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(600)]
 HERE = Path(__file__).resolve().parent
@@ -33,6 +34,19 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
 @pytest.fixture
 def leaving(trainer: Trainer) -> Leaving:
     return leaving_of(trainer)
+
+
+def test_superchip_a_run_that_leaves_has_not_counted_the_next_micro_batch(
+    trainer: Trainer, leaving: Leaving, tmp_path: Path
+) -> None:
+    """Both override the same method of the trainer."""
+    LoopCount(trainer)  # type: ignore[arg-type]
+    trainer._exit_on_signal()
+    assert trainer._gh200_step == 10
+    leaving.signals.asked_with, trainer.state["global_step"] = signal.SIGTERM, 5
+    with pytest.raises(SystemExit):
+        trainer._exit_on_signal()
+    assert (trainer.asked, trainer._gh200_step, place_in(tmp_path / "checkpoint-5")) == (2, 10, 10)
 
 
 def test_superchip_nothing_is_left_before_a_window_has_closed(trainer: Trainer, leaving: Leaving) -> None:

@@ -108,7 +108,11 @@ def ranks(folder: Path, script: str, *, launcher: bool = True) -> list[subproces
     return [subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=300)]
 
 
-@pytest.mark.parametrize("launcher", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["torchrun", "by hand"])
+@pytest.mark.parametrize(
+    "launcher",
+    [True, pytest.param(False, marks=pytest.mark.slow(reason="a second pair of ranks"))],
+    ids=["torchrun", "by hand"],
+)
 def test_superchip_both_of_two_real_ranks_stop_with_the_same_words(tmp_path: Path, launcher: bool) -> None:
     for done in ranks(tmp_path, RANK, launcher=launcher):
         assert done.returncode == 0, done.stderr[-3000:]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,11 +27,10 @@ from simpletuner.gh200.settings.sources import read_settings
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.telemetry import recorder
 from simpletuner.gh200.telemetry.files import path_of
-from simpletuner.gh200.telemetry.loop import BatchArrival
 from simpletuner.gh200.telemetry.reader import read_folder
 from simpletuner.gh200.telemetry.record import Cost, Kind, Record
 from simpletuner.gh200.trainer import TrainerHooks
-from tests.unit.unified_lab import Cache, FolderBackend
+from tests.unit.unified_lab import FolderBackend, tiered
 
 pytestmark = pytest.mark.unit
 SLOWLY = {"telemetry_interval": 3600}
@@ -68,7 +66,7 @@ class Trainer(TrainerHooks):
 
     def train(self) -> None:
         for step in range(1, self.config.max_train_steps + 1):
-            self._gh200_batch_wanted(step)
+            self._gh200_batch_wanted()
             time.sleep(0.02)
             self.prepare_batch(step)
             time.sleep(0.01)
@@ -125,10 +123,10 @@ def test_telemetry_records_start_first_last_and_end_and_says_what_it_took(
 
 def test_telemetry_has_the_caches_figures(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path, ON)
-    cache, path = Cache(FolderBackend()), str(tmp_path / "1.pt")
+    cache, path = tiered(FolderBackend()), str(tmp_path / "1.pt")
     torch.save(torch.ones(5000), path)
     for _ in range(4):
-        cache.cache_data_backend.torch_load(path)
+        cache.torch_load(path)
     trainer.train()
     caches = records(tmp_path)[-1].caches
     assert caches is not None and (caches.entries, caches.hits, caches.misses) == (1, 4, 1)
@@ -222,7 +220,7 @@ from simpletuner.gh200.trainer import TrainerHooks
 trainer = TrainerHooks()
 trainer.accelerator = SimpleNamespace()
 trainer._prepare_gh200_telemetry(SimpleNamespace(settings=SimpleNamespace(telemetry_interval=0)))
-trainer._gh200_batch_wanted(1)
+trainer._gh200_batch_wanted()
 trainer._gh200_add_logs({})
 print([name for name in sys.modules if "telemetry" in name])
 """
@@ -290,9 +288,3 @@ def test_telemetry_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     assert made.now("first", 0.1) is None and time.monotonic() - began < 5
     free.set()
     made.end()
-
-
-def test_telemetry_patch_expects_what_it_stands_in_for() -> None:
-    patch = tomllib.loads((ROOT / "patches/11-telemetry.toml").read_text(encoding="utf-8"))
-    stands_in = {f"{BatchArrival.upstream_class}.{name}" for name in BatchArrival.answers()}
-    assert {item["name"] for item in patch["expect"]} == stands_in

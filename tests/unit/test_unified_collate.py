@@ -22,7 +22,7 @@ from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.gpu_stand_in.stand_in import Machine, read_log
-from tests.unit.unified_lab import Cache, FolderBackend, unified
+from tests.unit.unified_lab import FolderBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def _one_run() -> Iterator[None]:
 
 def held(folder: Path, value: Any, name: str = "latent.pt") -> Any:
     torch.save(value, folder / name)
-    return Cache(FolderBackend()).cache_data_backend.torch_load(str(folder / name))
+    return tiered(FolderBackend()).torch_load(str(folder / name))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -66,7 +66,8 @@ def test_unified_placed_latent_without_an_accelerator_is_the_view_itself(tmp_pat
     entry = held(tmp_path, {"latents": torch.randn(8), "n": 3}, "dict.pt")
     placed = cache_sites.placed_latent(entry)
     assert placed is not entry and placed["latents"] is entry["latents"] and placed["n"] == 3
-    assert cache_sites.placed_latent(torch.randn(8)) is None and cache_sites.placed_latent(None) is None
+    other = torch.randn(8)
+    assert cache_sites.placed_latent(other) is other, "what is not held cannot be pinned either"
 
 
 def test_unified_upstream_prefetch_is_recognised() -> None:
@@ -78,7 +79,7 @@ ON_THE_DRIVER = """
 import torch
 from gh200_lab.memory_run import begin_memory_run, held, store
 from simpletuner.gh200.run import end
-from tests.unit.unified_lab import Cache, FolderBackend, unified
+from tests.unit.unified_lab import FolderBackend, tiered, unified
 from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.memory import hints as uvm
 def load(backend, n, size=40_000):
@@ -91,6 +92,7 @@ def collated(latents):
     # what collate does with them, up to the kernels
     for latent in latents:
         cache_sites._prefetch(held(), store().slot_of(latent))
+    cache_sites.moved_together(latents)
     assert all(cache_sites.known_finite(latent) for latent in latents)
 def prefetches():
     return uvm.current().report()["hints"]["cache_prefetch"]
@@ -105,7 +107,7 @@ def test_unified_prefetch_is_one_call_a_batch_and_the_reader_comes_after(
         ON_THE_DRIVER
         + """
 begin_memory_run(unified())
-backend = Cache(FolderBackend()).cache_data_backend
+backend = tiered(FolderBackend())
 latents = [load(backend, n) for n in range(6)]
 trained()
 for epoch in range(3):
@@ -136,7 +138,7 @@ def test_unified_prefetch_of_neighbours_is_one_range(machine: Machine) -> None:
         ON_THE_DRIVER
         + """
 begin_memory_run(unified())
-backend = Cache(FolderBackend()).cache_data_backend
+backend = tiered(FolderBackend())
 latents = [load(backend, n) for n in range(4)]
 trained()
 collated(latents)
@@ -152,14 +154,14 @@ def test_unified_prefetch_steps_back_while_a_batch_is_still_moving(machine: Mach
         ON_THE_DRIVER
         + """
 begin_memory_run(unified())
-backend = Cache(FolderBackend()).cache_data_backend
+backend = tiered(FolderBackend())
 latents = [load(backend, n) for n in range(4)]
 trained()
 for latent in latents:
     collated([latent])
 assert prefetches() == {"applied": 1, "stepped_back": 3}
 begin_memory_run(unified(access_pattern="cpu_first"))
-backend = Cache(FolderBackend()).cache_data_backend
+backend = tiered(FolderBackend())
 collated([load(backend, 9)])
 assert "cache_prefetch" not in uvm.current().report()["hints"]
 """,
@@ -184,7 +186,7 @@ def test_unified_gpu_first_takes_of_hbm_what_training_leaves_less_a_margin(machi
         + f"""
 begin_memory_run(unified())
 whole = free()
-backend = Cache(FolderBackend()).cache_data_backend
+backend = tiered(FolderBackend())
 latents = [load(backend, n, MIB) for n in range(14)]
 assert free() == whole, "admission takes nothing that upstream would measure"
 collated(latents[:4])
@@ -218,7 +220,7 @@ def test_unified_share_of_hbm_is_measured_after_training_took_its_own(machine: M
         + FREE
         + """
 begin_memory_run(unified(access_pattern="balanced"))
-backend = Cache(FolderBackend()).cache_data_backend
+backend = tiered(FolderBackend())
 latents = [load(backend, n, MIB) for n in range(4)]
 cache_sites.micro_batch_begins(0)
 with load_driver().on_device(0):
@@ -249,7 +251,7 @@ begun = run.begin(settings, CacheOptions.from_settings(settings))
 assert "cpu_first instead of gpu_first" in begun.on[run.HINTS] and "CDMM" in begun.on[run.HINTS], begun.on
 begin_memory_run(unified())
 whole = free()
-backend = Cache(FolderBackend()).cache_data_backend
+backend = tiered(FolderBackend())
 latents = [load(backend, n) for n in range(4)]
 trained()
 collated(latents)
@@ -271,7 +273,7 @@ def test_unified_managed_caches_obey_the_ratio_and_end_in_order(machine: Machine
         ON_THE_DRIVER
         + """
 begin_memory_run(unified(oversubscription_ratio=2.0))
-vae, text = (Cache(FolderBackend(kind), kind).cache_data_backend for kind in ("vae", "text"))
+vae, text = (tiered(FolderBackend(kind), kind) for kind in ("vae", "text"))
 for n in range(8):
     assert load(vae, n, 1 << 16).eq(n).all() and load(text, 100 + n, 1 << 16).eq(100 + n).all()
 report = held().report()["caches"]
@@ -321,16 +323,27 @@ MADE = [
 ]
 
 
+class Factory:
+    """Upstream's adds datasets of its own before it uses any."""
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+
+    def _ensure_text_embed_backends_present(self, entries: list[Any]) -> list[Any]:
+        return entries + copy.deepcopy(MADE)
+
+
 def test_warm_cache_datasets_upstream_makes_by_itself_obey_cache_dir(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     args = SimpleNamespace(model_family="sdxl")
+    factory = Factory(args)
     for options in ({"cache_dir": "cache/gh200"}, {"cache_dir": str(tmp_path), "persistent": False}):
         begin_memory_run(unified(**options))
-        entries = cache_dirs.directories_for_run(copy.deepcopy(ENTRIES), args)
+        entries = cache_dirs.directories_for_run(copy.deepcopy(ENTRIES), factory)
         entries[0]["cache_dir_conditioning_image_embeds"] = "cache/embeds/i2v"
-        found = cache_dirs.directories_of_made(entries + copy.deepcopy(MADE), args)
+        found = factory._ensure_text_embed_backends_present(entries)
         parent = Path("cache/gh200") if len(options) == 1 else next(tmp_path.iterdir())
         assert found[1]["cache_dir_vae"] == "kept/here" and "cache_dir_vae" not in found[3]
         assert found[5]["cache_dir"] == str(parent / "text/sdxl/text-embeds")
@@ -341,6 +354,9 @@ def test_warm_cache_datasets_upstream_makes_by_itself_obey_cache_dir(
     assert cache_dirs.directories_of_made(copy.deepcopy(MADE), args)[2] == MADE[2], "it is below cache_dir already"
     begin_memory_run(unified())
     assert cache_dirs.directories_of_made(copy.deepcopy(MADE), args) == MADE
+    untouched = Factory(args)
+    cache_dirs.directories_for_run([], untouched)
+    assert vars(untouched) == {"args": args}
     end()
     assert cache_dirs.directories_of_made(MADE, args) is MADE
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import pickle
+import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run, held
+from gh200_lab.place import ROOT
 from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200.caches.tier import UnifiedCacheTier
+from simpletuner.gh200.caches.dirs import MadeDatasets
+from simpletuner.gh200.caches.registered import consumer_of_latents
+from simpletuner.gh200.caches.tier import UnifiedCacheTier, has_tier
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.unit.unified_lab import Cache, FolderBackend, unified
+from tests.unit.unified_lab import FolderBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +42,7 @@ def backend() -> FolderBackend:
 
 @pytest.fixture
 def tier(backend: FolderBackend) -> Any:
-    return Cache(backend).cache_data_backend
+    return tiered(backend)
 
 
 def counts() -> dict[str, int]:
@@ -52,10 +57,9 @@ def saved(folder: Path, value: Any, name: str = "entry.pt") -> str:
 
 def test_unified_off_changes_nothing(backend: FolderBackend, tmp_path: Path) -> None:
     begin_memory_run(CacheOptions())
-    assert Cache(backend).cache_data_backend is backend
+    assert not has_tier(tiered(backend))
     begin_memory_run(CacheOptions(kinds=frozenset({"text"}), hints=True))
-    assert Cache(backend, "vae").cache_data_backend is backend
-    assert cache_sites.placed_latent(torch.ones(3)) is None
+    assert not has_tier(tiered(backend, "vae")) and vars(backend).keys() == vars(FolderBackend()).keys()
     assert cache_sites.known_finite(torch.ones(3)) is False
 
 
@@ -123,7 +127,7 @@ def test_unified_rebuild_by_another_process_is_seen_after_a_listing(
     kept, changed, gone = (saved(tmp_path, torch.zeros(3), f"{name}.pt") for name in ("kept", "changed", "gone"))
     for path in (kept, changed, gone):
         tier.torch_load(path)
-    backend.torch_save(torch.ones(3), changed)
+    FolderBackend().torch_save(torch.ones(3), changed)
     os.unlink(gone)
     tier.list_files(file_extensions=["pt"], instance_data_dir=str(tmp_path))
     assert torch.equal(tier.torch_load(changed), torch.ones(3)) and not tier.exists(gone)
@@ -133,7 +137,7 @@ def test_unified_rebuild_by_another_process_is_seen_after_a_listing(
 
 def test_unified_two_caches_with_one_directory_share_entries(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
     other = FolderBackend("other")
-    second = Cache(other, "text").cache_data_backend
+    second = tiered(other, "text")
     path = saved(tmp_path, torch.zeros(3))
     tier.torch_load(path)
     second.torch_load(path)
@@ -155,7 +159,7 @@ def test_unified_spellings_of_one_path_are_one_entry(tier: Any, backend: FolderB
 
 def test_unified_remote_keys_belong_to_their_backend(tmp_path: Path) -> None:
     one, two = FolderBackend("a", "aws"), FolderBackend("b", "aws")
-    first, second = Cache(one).cache_data_backend, Cache(two).cache_data_backend
+    first, second = tiered(one), tiered(two)
     path = saved(tmp_path, torch.zeros(3))
     for each in (first, second, first):
         each.torch_load(path)
@@ -170,7 +174,7 @@ def test_unified_limit_keeps_early_entries_and_reads_the_rest(
     backend: FolderBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin_memory_run(unified(memory_limit=2048))
-    tier = Cache(backend).cache_data_backend
+    tier = tiered(backend)
     paths = [saved(tmp_path, torch.full((256,), float(n)), f"{n}.pt") for n in range(4)]
     for _ in range(3):
         assert [tier.torch_load(path)[0].item() for path in paths] == [0, 1, 2, 3]
@@ -180,7 +184,7 @@ def test_unified_limit_keeps_early_entries_and_reads_the_rest(
 
 def test_unified_limit_below_one_entry_holds_nothing(backend: FolderBackend, tmp_path: Path) -> None:
     begin_memory_run(unified(memory_limit=100))
-    tier = Cache(backend).cache_data_backend
+    tier = tiered(backend)
     path = saved(tmp_path, {"a": torch.ones(4), "b": torch.ones(4)})
     assert tier.torch_load(path)["b"].tolist() == tier.torch_load(path)["a"].tolist()
     assert backend.loads[path] == 2
@@ -240,20 +244,38 @@ def test_unified_unsafe_torch_loading_keeps_the_tier_away(
     backend: FolderBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(cache_sites.UNSAFE_LOADING, "1")
-    assert Cache(backend).cache_data_backend is backend
+    assert not has_tier(tiered(backend))
     assert cache_sites.UNSAFE_LOADING in caplog.text
 
 
-def test_unified_tier_passes_for_its_backend(tier: Any, backend: FolderBackend) -> None:
-    assert isinstance(tier, FolderBackend) and tier.id == "files" and tier.type == "local"
-    tier.dataset_type = "image"
-    assert backend.dataset_type == "image"
-    assert type(pickle.loads(pickle.dumps(tier.id))) is str and tier.__reduce__()[1] == (backend,)
-    assert copy.deepcopy({"tier": tier})["tier"] is tier
-    again = Cache(tier).cache_data_backend
-    assert again is tier and type(again) is UnifiedCacheTier
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        tier.no_such_thing  # noqa: B018
+def test_unified_tier_is_on_the_backend_itself(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
+    assert tier is backend and type(tier) is FolderBackend and tier.type == "local"
+    before = vars(tier).copy()
+    assert vars(tiered(tier)) == before, "one tier is enough"
+    path = saved(tmp_path, torch.ones(3))
+    tier.torch_load(path)
+    backend.while_reading = print  # what a test has there cannot be pickled
+    copied = pickle.loads(pickle.dumps(tier))
+    assert not has_tier(copied) and copied.id == "files" and "torch_load" not in vars(copied)
+
+
+def test_unified_tier_overrides_only_what_the_patch_expects() -> None:
+    patch = tomllib.loads((ROOT / "patches" / "05-data-backend.toml").read_text())
+    expected = {one["name"].rpartition(".")[2] for one in patch["expect"] if one["file"].endswith("/local.py")}
+    assert UnifiedCacheTier.answers().keys() <= expected
+    expected = {one["name"] for one in patch["expect"]}
+    assert {f"FactoryRegistry.{name}" for name in MadeDatasets.answers()} <= expected
+
+
+def test_unified_image_embeds_of_a_backend_of_latents_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = SimpleNamespace(StateTracker=SimpleNamespace(data_backends={}))
+    monkeypatch.setitem(sys.modules, "simpletuner.helpers.training.state_tracker", tracker)
+    assert consumer_of_latents("/cache/embeds/1.pt") == "device"
+    embeds = SimpleNamespace(cache_dir="/cache/embeds", cache_data_backend=None)
+    latents = SimpleNamespace(cache_dir="/cache/latents", cache_data_backend=None)
+    tracker.StateTracker.data_backends["a"] = {"vaecache": latents, "conditioning_image_embed_cache": embeds}
+    assert consumer_of_latents("/cache/embeds/1.pt") == "host"
+    assert consumer_of_latents("/cache/embeds-2/1.pt") == consumer_of_latents("/cache/latents/1.pt") == "device"
 
 
 def test_unified_a_write_during_a_read_leaves_no_old_entry(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:

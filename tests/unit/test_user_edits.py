@@ -125,7 +125,7 @@ def test_a_terminated_run_says_what_it_left(lab: Lab, at: str) -> None:
     assert (snapshot(lab.fork) if lab.fork.exists() else {}) == before
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills 200 rebases, each at another moment")
 def test_user_edits_and_kills_at_random_moments_lose_nothing(tmp_path: Path, upstream: Upstream) -> None:
     """Edits before a run, while it is dead, and after it was finished or taken back."""
     chance = random.Random(20)

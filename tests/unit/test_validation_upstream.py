@@ -20,7 +20,7 @@ from gh200_lab.validation.upstream_probes import audio, manual_validation
 from gh200_lab.validation.upstream_run import Limits, read_report
 from gh200_lab.validation.upstream_select import all_test_files, files_saying, files_testing, of_one_model
 from gh200_lab.validation.upstream_tests import Plan, compare, losses
-from gh200_lab.validation.upstream_trees import Trees, both_trees, digest, mirror, patched_modules
+from gh200_lab.validation.upstream_trees import Trees, both_trees, digest, mirror, overridden_modules, patched_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,6 +72,15 @@ def test_patched_modules_are_those_that_differ(place: Place) -> None:
     write(place.fork, {"simpletuner/gh200/__init__.py": "", "simpletuner/helpers/adder.py": "x = 1\n"})
     found = patched_modules(both_trees(place))
     assert found == {"simpletuner.helpers.adder", "simpletuner.helpers.other"}
+
+
+def test_overridden_modules_are_those_that_a_patch_of_the_fork_declares(place: Place) -> None:
+    assert overridden_modules(both_trees(place)) == frozenset()
+    head = 'number = 1\ntopic = "a"\nsubject = "s"\nwhy = "w"\nrisk = "low"\n'
+    entry = '[[expect]]\nfile = "simpletuner/helpers/{}.py"\nname = "f"\nwhy = "w"\n'
+    declared = entry.format("adder") + 'stands_for = ["f"]\n'
+    write(place.fork, {"patches/01-a.toml": head + declared + entry.format("other")})
+    assert overridden_modules(both_trees(place)) == {"simpletuner.helpers.adder"}
 
 
 SELECTED = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jinja2 import DictLoader, Environment, TemplateNotFound
 
+from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.settings.keys import BLOCK_KEYS
 from simpletuner.gh200.settings.schema import CacheConfig, Optimizations
 from simpletuner.gh200.telemetry.files import append, path_of
@@ -24,13 +24,12 @@ from simpletuner.gh200.telemetry.record import Record, Window
 from simpletuner.gh200.web import page, rewriting
 from simpletuner.gh200.web.blocks import BrokenBlock, is_training_config, kept_of, parsed, settled, written
 from simpletuner.gh200.web.controls import controls
-from simpletuner.gh200.web.datasets import kept_plan, readable
 from simpletuner.gh200.web.fields import register
 from simpletuner.gh200.web.live import live
 from simpletuner.gh200.web.page import Loader, Page
 from simpletuner.gh200.web.rewriting import TEMPLATES, rewritten
-from simpletuner.gh200.web.saving import about_to_write, check_save, completed_update
-from simpletuner.gh200.web.whole import WholeFile, keep_whole
+from simpletuner.gh200.web.saving import check_save, completed_update
+from simpletuner.gh200.web.server import ConfigFiles, DatasetPlan, _guard_saves
 
 TEXT = st.text('ab "{}[]\\,:é\n-', max_size=8)
 JSON = st.recursive(
@@ -147,38 +146,32 @@ def test_web_ui_has_a_control_for_every_key_of_the_models() -> None:
     assert all(control.help for control in made.values())
 
 
-def test_web_ui_fields_only_where_a_field_can_hold_json() -> None:
+def test_web_ui_fields_are_arguments_of_json() -> None:
     class Field(SimpleNamespace):
         pass
 
-    def registry(kinds: dict[str, str]) -> Any:
-        pattern = Field(field_type=type("Type", (), kinds)(), importance=type("Importance", (), {"ADVANCED": 1})())
-        made = SimpleNamespace(_fields={"first": pattern})
-        made._add_field = lambda field: made._fields.__setitem__(field.name, field)
-        return made
-
-    older, newer = registry({}), registry({"TEXT_JSON": "text_json"})
-    register(older)
-    register(newer)
-    assert older._fields.keys() == {"first"}
-    assert newer._fields.keys() == {"first", "$schema", *BLOCK_KEYS}
-    assert {field.arg_name for name, field in newer._fields.items() if name != "first"} == {None}
+    kinds = type("Type", (), {"TEXT_JSON": "text_json"})
+    pattern = Field(field_type=kinds(), importance=type("Importance", (), {"ADVANCED": 1})())
+    registry = SimpleNamespace(_fields={"first": pattern})
+    registry._add_field = lambda field: registry._fields.__setitem__(field.name, field)
+    register(registry)
+    made = {name: field for name, field in registry._fields.items() if name != "first"}
+    assert made.keys() == {"$schema", *BLOCK_KEYS} and {field.field_type for field in made.values()} == {"text_json"}
+    assert {name: field.arg_name for name, field in made.items()} == {
+        "$schema": None, **{key: f"--{key}" for key in BLOCK_KEYS},
+    }  # fmt: skip
 
 
-def test_web_ui_templates_are_changed_by_rule() -> None:
-    source = (
-        "<head lang='x'>{{ a }}</head> a.type === 'local' b.type !== 'local' a.type === 'localhost' xtype === 'local'"
-    )
+def test_web_ui_page_gets_one_script_more(caplog: pytest.LogCaptureFixture) -> None:
+    source = "<head>{{ a }}</head> a.type === 'local'"
     changed = rewritten("base_htmx.html", source)
-    assert "gh200.isLocal(a.type) !gh200.isLocal(b.type) a.type === 'localhost' xtype === 'local'" in changed
-    assert changed.count("<script>") == 1 and "{{ a }}" in changed
+    assert changed.count("<script>") == 1 and changed.endswith("{{ a }}</head> a.type === 'local'")
     assert rewritten("other.html", "<head>") == "<head>"
-    offered = rewritten("x.html", '<option value="local">Local</option>')
-    assert 'value="in_memory"' in offered
     page = (
         Environment(loader=Loader(DictLoader({"base_htmx.html": source}))).get_template("base_htmx.html").render(a="&")
     )
     assert "gh200_seen" in page and "GH200_KEYS" not in page
+    assert rewritten("base_htmx.html", "<HEAD>") == "<HEAD>" and "has no <head>" in caplog.text
 
 
 def test_web_ui_loader_has_our_templates_and_no_others() -> None:
@@ -241,37 +234,59 @@ def test_web_ui_without_our_templates_the_page_is_upstreams(caplog: pytest.LogCa
     assert "page.js" in caplog.text and "Build the fork again" in caplog.text
 
 
-def test_web_ui_config_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    real, link = tmp_path / "real.json", tmp_path / "mine.json"
+class Files(Store):
+    """The same, with the methods that write and list."""
+
+    def save_config(self, name: str, config: Any, metadata: Any = None, overwrite: bool = False) -> Any:
+        self._get_config_path(name).write_text(json.dumps(config))
+
+    def save_trainer_config(self, name: str, config: Any, overwrite: bool = False) -> None:
+        path = self._get_config_path(name)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("w") as file:
+            json.dump(config, file)
+
+    def _get_config_path(self, name: str) -> Path:
+        return self.config_dir / f"{name}.json"
+
+    def list_configs(self) -> list[dict[str, Any]]:
+        return []
+
+
+def test_web_ui_a_save_that_fails_leaves_the_config_as_it_was(tmp_path: Path) -> None:
+    real, link = tmp_path / "elsewhere" / "real.json", tmp_path / "configs" / "mine.json"
+    for path in (real, link):
+        path.parent.mkdir()
     real.write_text("old")
     real.chmod(0o600)
     link.symlink_to(real)
-    with pytest.raises(TypeError), WholeFile(link).open("w", encoding="utf-8") as file:
-        json.dump({"a": 1, "b": object()}, file)
-    if not (child := os.fork()):
-        with WholeFile(link).open("w", encoding="utf-8") as file:
-            file.write("half")
-            os._exit(9)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert real.read_text() == WholeFile(link).open().read() == "old"
-    with WholeFile(link).open("w", encoding="utf-8") as file:
-        json.dump({"a": "é"}, file)
+    store = Files(link)
+    ConfigFiles(store).take_over(store)
+    with pytest.raises(TypeError):
+        store.save_trainer_config("mine", {"a": 1, "b": object()}, overwrite=True)
+    assert real.read_text() == "old"
+    store.save_trainer_config("mine", {"a": "é"}, overwrite=True)
     assert json.loads(real.read_text()) == {"a": "é"} and link.is_symlink() and real.stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.json", "real.json"]
-    assert WholeFile(link).with_suffix(".meta") == link.with_suffix(".meta")
-    keep_whole(object())  # upstream's own tests have stores without files
-    store = Store(link)
-    for _ in range(2):
-        keep_whole(store)
-    assert type(store._get_config_path("mine")) is WholeFile and store._get_config_path("mine") == link
+    store.save_trainer_config("new", {"a": 1})
+    store.save_config("text", {"cache_config": '{"a": 1}'})
+    assert json.loads((tmp_path / "configs" / "text.json").read_text()) == {"cache_config": {"a": 1}}
 
 
 def test_web_ui_save_stays_in_the_folder_of_configs(tmp_path: Path) -> None:
-    store = Store(tmp_path / "configs" / ".." / "config.json")
-    store.config_dir = tmp_path / "configs"
-    for refused in (lambda: saving(store), lambda: about_to_write(store, "..", {"a": 1})):
+    store = Files(tmp_path / "configs" / "config.json")
+    ConfigFiles(store).take_over(store)
+    for refused in (store.save_config, store.save_trainer_config):
         with pytest.raises(HTTPException, match="out of the folder"):
-            refused()
+            refused("../x", {"a": 1})
+    outside = Store(tmp_path / "configs" / ".." / "config.json")
+    outside.config_dir = tmp_path / "configs"
+    with pytest.raises(HTTPException, match="out of the folder"):
+        saving(outside)
+
+
+def test_web_ui_an_upstream_without_the_route_that_saves_is_refused() -> None:
+    with pytest.raises(GH200Error, match="0 routes that save"):
+        _guard_saves(SimpleNamespace(router=APIRouter(), get_current_user=print))
 
 
 def test_web_ui_names_in_a_refusal_are_text(tmp_path: Path) -> None:
@@ -281,15 +296,16 @@ def test_web_ui_names_in_a_refusal_are_text(tmp_path: Path) -> None:
         saving(store, gh200_seen=json.dumps({"name": "mine", "config": {}}))
 
 
-def test_web_ui_in_memory_datasets_read_as_local_and_keep_their_folder(tmp_path: Path) -> None:
+def test_web_ui_in_memory_datasets_are_local_to_the_page() -> None:
     entry = {"id": "p", "type": "in_memory", "instance_data_dir": "images", "in_memory": {"compression": "lz4"}}
-    other = {"id": "o", "type": "aws"}
-    assert readable([entry, other]) == [{"id": "p", "type": "local", "instance_data_dir": "images"}, other]
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps([entry]))
-    cut = {key: value for key, value in entry.items() if key != "instance_data_dir"}
-    assert kept_plan(plan, [cut, other]) == [entry, other]
-    assert kept_plan(tmp_path / "none.json", [cut]) == [cut]
+    bare, other = {"id": "b", "type": "in_memory"}, {"id": "o", "type": "aws"}
+    saved: list[Any] = []
+    plan = SimpleNamespace(load=lambda: ([entry, bare, other], "disk", None), save=saved.extend)
+    DatasetPlan().take_over(plan)
+    shown, _, _ = plan.load()
+    assert shown == [{**entry, "type": "local"}, {"id": "b", "type": "local", "in_memory": {}}, other]
+    plan.save([*shown, {"id": "l", "type": "local"}])
+    assert saved == [entry, {**bare, "in_memory": {}}, other, {"id": "l", "type": "local"}]
 
 
 def test_web_ui_live_tells_the_run_and_the_ramp(tmp_path: Path) -> None:

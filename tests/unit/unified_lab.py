@@ -1,4 +1,4 @@
-"""An invented data backend and cache for the tier's tests: real files, and a count of what is read from them."""
+"""An invented data backend for the tier's tests: real files, and a count of what is read from them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,25 @@ class FolderBackend:
         self.while_reading()
         return value
 
-    def torch_save(self, data: Any, location: str) -> None:
+    def torch_save(self, data: Any, location: Any) -> None:
+        """To a path, or as upstream's `write` does to the file that is to become it."""
+        if not isinstance(location, str):
+            torch.save(data, location)
+            return
         partial = Path(f"{location}.new")
         with partial.open("wb") as file:
             torch.save(data, file)
         partial.replace(location)
 
     def write(self, filepath: str, data: Any) -> None:
-        self.torch_save(data, filepath)
+        partial = Path(f"{filepath}.new")
+        with partial.open("wb") as file:
+            self.torch_save(data, file)
+        partial.replace(filepath)
 
     def write_batch(self, filepaths: list[str], data_list: list[Any]) -> None:
         for filepath, data in zip(filepaths, data_list, strict=True):
-            self.torch_save(data, filepath)
+            self.write(filepath, data)
 
     def delete(self, filepath: str) -> None:
         Path(filepath).unlink()
@@ -48,16 +55,20 @@ class FolderBackend:
     def exists(self, filepath: str) -> bool:
         return Path(filepath).exists()
 
+    def open_file(self, filepath: str, mode: str) -> Any:
+        return Path(filepath).open(mode)
+
     def list_files(self, file_extensions: list[str], instance_data_dir: str) -> list[tuple[str, list[str], list[str]]]:
         return [(instance_data_dir, [], [str(path) for path in Path(instance_data_dir).rglob("*.pt")])]
 
 
-class Cache:
-    """Something with a data backend in an attribute, as upstream's caches have."""
+DATASETS = {"vae": "image", "text": "text_embeds"}
 
-    def __init__(self, backend: Any, kind: str = "vae") -> None:
-        self.cache_data_backend = backend
-        cache_sites.attach_cache_tier(self, "cache_data_backend", kind)  # type: ignore[arg-type]
+
+def tiered(backend: Any, kind: str = "vae") -> Any:
+    """The backend, with the tier on it where caches of that kind are held."""
+    cache_sites.attach_cache_tier(backend, DATASETS[kind])
+    return backend
 
 
 def unified(**options: Any) -> CacheOptions:

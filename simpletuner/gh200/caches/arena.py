@@ -99,13 +99,17 @@ class TensorArena:
         with self._lock:
             try:
                 for span in spans:
-                    places.append(Reserved(*self._place(aligned(span)), span) if span else NO_BYTES)
+                    places.append(self._reserved(span) if span else NO_BYTES)
             except ArenaFull:
                 self._give_back(places)
                 raise
             self._tensors += sum(span > 0 for span in spans)
             self._payload += sum(spans)
         return places
+
+    def _reserved(self, span: int) -> Reserved:
+        block, offset = self._place(aligned(span))
+        return Reserved(block, block.buffer, offset, span)
 
     def filled(self, place: Reserved, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Slot:
         """The tensor whose bytes were put into a reserved place."""
@@ -249,11 +253,10 @@ class TensorArena:
         """Free the blocks in which nothing is held any more; returns their bytes."""
         with self._lock:
             self._reclaim()
-            # Something that is being read keeps its block until the next time.
-            empty = [block for block in self._blocks if not block.live and not block.in_use]
+            empty = [block for block in self._blocks if not block.live]
             for block in empty:
                 self._blocks.remove(block)
-                self._free_block(block)
+                block.free()
             return sum(block.size for block in empty)
 
     def _reclaim(self) -> None:
@@ -298,24 +301,9 @@ class TensorArena:
     def close(self) -> int:
         """Free the blocks, newest first; returns how many wait for tensors that are still out."""
         with self._lock:
-            left = 0
             self._free.clear()
-            while self._blocks:
-                block = self._blocks.pop()
-                if block.in_use:
-                    left += 1
-                    block.free_after_the_last_tensor()
-                    continue
-                self._free_block(block)
-            return left
-
-    def _free_block(self, block: Block) -> None:
-        try:
-            block.free()
-        except CudaError as error:
-            # At exit the driver may have gone first, and has then freed everything itself.
-            level = logging.DEBUG if error.device_gone else logging.WARNING
-            logger.log(level, "GH200 arena: %s", error)
+            blocks, self._blocks = self._blocks[::-1], []
+            return sum(not block.free() for block in blocks)
 
 
 def let_go(slot: Slot) -> None:

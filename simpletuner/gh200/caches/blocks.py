@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import mmap
-import sys
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from ..memory.driver import CudaError, Driver, ManagedRange
 from ..memory.one_copy import as_seen
 from ..memory.pages import covering_pages
 
+logger = logging.getLogger("gh200.arena")
 _cuda_lock = threading.Lock()
 
 
@@ -64,7 +66,7 @@ class CacheBudget:
 
 
 class Block:
-    """One allocation; `buffer` is what tensors refer to, so its reference count tells whether any is still out."""
+    """One allocation; `buffer` is what tensors refer to, and gone when none of them is left."""
 
     def __init__(self, size: int, driver: Driver | None, device: int) -> None:
         self.size, self.driver, self.device = size, driver, device
@@ -80,44 +82,39 @@ class Block:
             self.buffer = (ctypes.c_ubyte * size).from_address(driver.allocate_managed(size, device))
         self.pointer = ctypes.addressof(self.buffer)
 
-    @property
-    def in_use(self) -> bool:
-        return sys.getrefcount(self.buffer) > 2  # this object's own reference and the call's argument
-
     def may_move(self, pointer: int, size: int) -> bool:
         start, covered = covering_pages(pointer, size, ManagedRange(self.pointer, self.size))
         return start + covered <= self.pointer + self.share
 
-    def free(self) -> None:
-        if self.driver is not None:
-            self.driver.free(self.pointer, self.device)
+    def free(self) -> bool:
+        """Freed when the last tensor that refers to it is gone; whether that was at once."""
+        # Not at the end of the process, where it goes anyway and a thread may still be reading.
+        freed = weakref.finalize(self.buffer, _freed, self.driver, self.pointer, self.device)
+        freed.atexit = False
+        del self.buffer
+        return not freed.alive
 
-    def free_after_the_last_tensor(self) -> None:
-        if self.driver is not None:
-            # Not at the end of the process, where it goes anyway and a thread may still be reading.
-            weakref.finalize(self.buffer, _freed_quietly, self.driver, self.pointer, self.device).atexit = False
 
-
-def _freed_quietly(driver: Driver, pointer: int, device: int) -> None:
-    with suppress(CudaError):
-        driver.free(pointer, device)
+def _freed(driver: Driver | None, pointer: int, device: int) -> None:
+    try:
+        if driver is not None:
+            driver.free(pointer, device)
+    except CudaError as error:
+        # At exit the driver may have gone first, and has then freed everything itself.
+        logger.log(logging.DEBUG if error.device_gone else logging.WARNING, "GH200 arena: %s", error)
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A place in a block, or no place at all for a tensor without bytes."""
+    """A place in a block, which lasts as long as this does; or no place at all for a tensor without bytes."""
 
     block: Block | None
+    buffer: Any
     offset: int
     span: int
 
-    @property
-    def buffer(self) -> ctypes.Array[ctypes.c_ubyte]:
-        assert self.block is not None
-        return self.block.buffer
 
-
-NO_BYTES = Reserved(None, 0, 0)
+NO_BYTES = Reserved(None, None, 0, 0)
 
 
 class Slot:
@@ -162,7 +159,7 @@ class Slot:
             with _cuda_lock, torch.inference_mode(False), torch.no_grad():
                 if self.cuda is None:
                     block = self.block
-                    flat = cuda_bytes(block.buffer, block.pointer + self.offset, self.span, block.device)
+                    flat = cuda_bytes(self.tensor, block.pointer + self.offset, self.span, block.device)
                     cuda = as_seen(flat, self.tensor)
                     self.cuda_version, self.cuda = cuda._version, cuda
         return self.cuda
@@ -180,7 +177,7 @@ class Slot:
         )
 
 
-def holdable(tensor: torch.Tensor) -> bool:
+def holdable(tensor: torch.Tensor, device: str = "cpu") -> bool:
     """Whether a view of bytes can stand for this tensor without any difference to its user."""
-    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == device
     return plain and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..run import Run, current
+from ..stand_in import StandIn, instead
 from ..state import StateHooks
 
 logger = logging.getLogger("gh200.cache")
@@ -66,7 +67,12 @@ class PrivateFolder:
         mark = f"{PRIVATE}{socket.gethostname()}-"
         for left_over in base.glob(f"{mark}*"):
             owner = owner_of(left_over)
-            if owner is not None and not Path("/proc", str(owner)).exists():
+            # `node-2` begins as `node` does, and its processes are not ours to know.
+            if (
+                left_over.name.rsplit("-", 2)[0] + "-" == mark
+                and owner is not None
+                and not Path("/proc", str(owner)).exists()
+            ):
                 logger.info("GH200 caches: removing %s, left by a run that was killed", left_over)
                 shutil.rmtree(left_over, ignore_errors=True)
         self._made_by = os.getpid()
@@ -89,11 +95,27 @@ class GivenDatasets:
         self.names: frozenset[str] = frozenset()
 
 
-def directories_for_run(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
-    """As below, with what the training config itself says."""
-    run = current()
+class MadeDatasets(StandIn):
+    """On upstream's factory: the datasets it has added by itself are all there, and none of their folders is used yet."""
+
+    upstream_class, feature = "FactoryRegistry", "cache_config.cache_dir"
+
+    def __init__(self, args: Any) -> None:
+        super().__init__()
+        self._args = args
+
+    @instead
+    def _ensure_text_embed_backends_present(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return directories_of_made(self.upstream._ensure_text_embed_backends_present(entries), self._args)
+
+
+def directories_for_run(entries: list[dict[str, Any]], factory: Any) -> list[dict[str, Any]]:
+    """As below, with what the training config itself says; for what upstream's factory adds too."""
+    run, args = current(), factory.args
     if run is not None:
         run.part(GivenDatasets).names = frozenset(str(entry.get("id")) for entry in entries if isinstance(entry, dict))
+        if _moves(run):
+            MadeDatasets(args).take_over(factory)
     return with_cache_directories(
         entries, model_family=str(args.model_family), kinds_set_elsewhere=_set_in_the_config()
     )

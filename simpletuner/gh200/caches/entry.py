@@ -9,9 +9,8 @@ import torch
 
 from .arena import TensorArena
 from .blocks import Slot, holdable
-from .reader import Signature
+from .reader import PLAIN_TYPES, Signature
 
-_PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size})
 _BUILDERS: dict[type, Callable[[Any], Any]] = {
     Slot: lambda slot: slot.tensor.detach(),
     dict: lambda node: {key: build(value) for key, value in node.items()},
@@ -42,7 +41,7 @@ class Entry:
 def take_in(node: Any, arena: TensorArena, slots: list[Slot]) -> Any:
     """The value with its tensors copied into the arena; the slots are also those of an attempt that fails."""
     kind = type(node)
-    if kind in _PLAIN_TYPES:
+    if kind in PLAIN_TYPES:
         return node
     if isinstance(node, torch.Tensor) and holdable(node):
         slots.append(arena.hold(node))

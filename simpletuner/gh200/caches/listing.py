@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,14 +15,12 @@ _SHORTEST = 1.0
 class CacheFiles:
     """The entries of one cache: those of this rank's own samples where upstream says which they are, else the folder's."""
 
-    def __init__(self, cache: Any) -> None:
-        self._cache = weakref.ref(cache)
+    def __init__(self) -> None:
         self._folders: dict[str, int] = {}
         self._again_at = 0.0
 
-    def changed(self, *, now: bool = False) -> list[str]:
+    def changed(self, cache: Any, *, now: bool = False) -> list[str]:
         """All files there are, if there may be others than last time and it is time to look."""
-        cache = self._cache()
         folder = getattr(cache, "cache_dir", None)
         if not isinstance(folder, str) or not folder:
             return []

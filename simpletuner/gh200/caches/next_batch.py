@@ -6,14 +6,15 @@ import threading
 
 from ..memory import hints as uvm
 from ..memory.driver import Driver
+from .adaptive import AdaptivePrefetch
 from .blocks import Slot
 
 
 class NextBatch:
     """Collects from the threads that read latents; one batch ahead at most, and only what is not there already."""
 
-    def __init__(self, hints: uvm.Hints) -> None:
-        self._hints = hints
+    def __init__(self, hints: uvm.Hints, adaptive: AdaptivePrefetch | None = None) -> None:
+        self._hints, self._adaptive = hints, adaptive
         self._lock = threading.Lock()
         self._slots: list[Slot] = []
 
@@ -22,17 +23,20 @@ class NextBatch:
             self._hints.count("cache_prefetch", uvm.Outcome.RESIDENT)
         elif not slot.may_move:
             self._hints.count("cache_prefetch", uvm.Outcome.BEYOND_SHARE)
-        else:
+        elif self._adaptive is None or self._adaptive.moves:
             with self._lock:
                 self._slots.append(slot)
 
     def go(self) -> None:
         """The batch is complete, and the caller's next kernels read it."""
+        outcome = None
         if self._slots:
             with self._lock:
                 slots, self._slots = self._slots, []
             if slots:
-                uvm.attempt("cache_prefetch", lambda driver: self._move(driver, slots))
+                outcome = uvm.attempt("cache_prefetch", lambda driver: self._move(driver, slots))
+        if self._adaptive is not None:
+            self._adaptive.batch(late=outcome is uvm.Outcome.STEPPED_BACK)
         if self._hints.mover.unordered:
             uvm.attempt("cache_order", self._order)
 

@@ -7,18 +7,18 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tqdm import tqdm
 
 from ..memory.limits import spoken_size
 from .arena import Consumer
 from .blocks import ArenaFull
-from .bulk import prepared
 from .listing import CacheFiles
-from .reader import Read
+from .reader import Read, Unreadable, read_entry
 from .store import CacheStore
 
 logger = logging.getLogger("gh200.cache")
@@ -27,9 +27,10 @@ MOST_THREADS = 8  # what a thread does between two reads holds the GIL; more of 
 LOOK_EVERY = 0.25
 CHECK_EVERY = 256 << 20
 _END_WAIT = 5.0
+_FIRST_WAIT = 1.0
 AT_ONCE = 16
-TOGETHER_FROM = 1000  # files; for fewer it is not worth its preparation
 Job = tuple[str, Consumer, bool]
+Source = tuple[Any, Any, Consumer]  # a cache, its data backend, and who reads its entries
 
 
 class Tally:
@@ -42,11 +43,19 @@ class Tally:
 
 
 class Preload:
-    """Threads that read and one that lists; none of them is ever waited for, but at the end of the run for a moment."""
+    """Threads that read and one that lists; a run waits for them for a moment before its first step and at its end."""
 
-    def __init__(self, store: CacheStore, *, threads: int | None = None, shown: bool = True) -> None:
-        self._store = store
-        self._sources: list[tuple[CacheFiles, Any, Consumer]] = []
+    def __init__(
+        self,
+        store: CacheStore,
+        caches: Callable[[], Iterable[Source]],
+        *,
+        threads: int | None = None,
+        shown: bool = True,
+    ) -> None:
+        """`caches` is asked again and again: which there are, upstream only knows once it has built them."""
+        self._store, self._caches = store, caches
+        self._files: WeakKeyDictionary[Any, CacheFiles] = WeakKeyDictionary()
         self._jobs: deque[Job] = deque()
         self._offered: set[str] = set()
         self._lock = threading.Lock()
@@ -61,25 +70,19 @@ class Preload:
         self._shown = shown
         self._busy_since = self._seconds = 0.0
         self._why_stopped = ""
-        self._finished = self._together = False
+        self._finished = False
         self.entries = self.bytes = 0
         self.how: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self.done = threading.Event()
         store.stepping_back = self._stepping_back
-
-    def watch(self, cache: Any, backend: Any, consumer: Consumer) -> None:
-        """Entries of this cache are read from now on, as far as its files are known; its folder must be of this machine."""
-        self._store.arena(consumer)  # here, where the thread knows its GPU
-        self._sources.append((CacheFiles(cache), backend, consumer))
-        if not self._threads and not self._stopping.is_set():
-            self._start(self._list, "list")
+        self._start(self._list, "list")
 
     def training_begins(self) -> None:
         """All caches are built: what is there at the next look is all there will be."""
         self._last_look.set()
-        if not self._threads:
-            self.done.set()
+        # Where models load fast the first batch would overtake the readers, and read the same files once more.
+        self.done.wait(_FIRST_WAIT)
 
     def end(self) -> None:
         self._stop("the run ended")
@@ -123,8 +126,9 @@ class Preload:
     def _list(self) -> None:
         while not self._stopping.is_set():
             last = self._last_look.is_set()
-            for files, backend, consumer in list(self._sources):
-                self._offer(files.changed(now=last), consumer, bool(getattr(backend, "compress_cache", False)))
+            for cache, backend, consumer in self._caches():
+                files = self._files.setdefault(cache, CacheFiles())
+                self._offer(files.changed(cache, now=last), consumer, bool(getattr(backend, "compress_cache", False)))
             self._show()
             if last:
                 break
@@ -155,13 +159,6 @@ class Preload:
         self._work.set()
         for number in range(len(self._threads) - 1, self._most):
             self._start(self._read, f"read-{number}")
-        if len(self._offered) >= TOGETHER_FROM and not self._together:
-            self._together = True
-            self._start(self._read_together, "prepare")
-
-    def _read_together(self) -> None:
-        """From here on; preparing it takes a second or two the first time, and the readers go on meanwhile."""
-        self._store.reader.native = prepared()
 
     def _read(self) -> None:
         while not self._stopping.is_set() and not self.done.is_set():
@@ -211,9 +208,15 @@ class Preload:
         tally.reached = len(jobs) - len(paths)
         if paths and self._due() and (missing := arena.lacks(CHECK_EVERY)):
             self._take(paths[0], ArenaFull(f"free memory has become too small: {missing}"), consumer, seen, tally)
-        with closing(store.reader.read_some(paths, arena, compressed=compressed)) as reads:
-            while self._may_go_on() and (read := next(reads, None)) is not None:
-                self._take(*read, consumer, seen, tally)
+        for path in paths:
+            if not self._may_go_on():
+                return
+            found: Read | Exception
+            try:
+                found = read_entry(path, arena, compressed=compressed)
+            except (ArenaFull, OSError, Unreadable) as error:
+                found = error
+            self._take(path, found, consumer, seen, tally)
 
     def _may_go_on(self) -> bool:
         while not self._stopping.is_set() and not self._nobody_waits.is_set():

@@ -1,32 +1,41 @@
-"""Reads an entry's file straight into an arena, without the GIL; what is not plain goes through torch.load, weights only."""
+"""Reads an entry's file straight into an arena; torch's own archive reader and weights-only unpickler say what is where."""
 
 from __future__ import annotations
 
 import io
 import os
-import struct
-import threading
 import zlib
-from collections import OrderedDict, deque
-from collections.abc import Generator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch._weights_only_unpickler import Unpickler
 
+from ..memory.pages import extent
 from .arena import TensorArena
-from .blocks import ArenaFull, Slot
-from .bulk import Native, OpenFile, OpenFiles
-from .filling import Places, Unreadable, read_leaves, read_like
-from .stored_file import FileSource, Layout, MemorySource, layout_of
-from .stored_pickle import NotPlain
+from .blocks import Reserved, Slot, holdable
 
-_GZIP = b"\x1f\x8b"
-_KEPT_LAYOUTS = 4096
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_STORED = b"\0\0"
+_METHOD = slice(8, 10)  # of a record's own header
+# What torch.load looks at beside the byte order; younger than the format, so a file may lack them.
+_FORMAT = {".format_version": b"1", ".storage_alignment": b"64"}
+PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size})
+_LARGEST_PICKLE = 1 << 20
+_DEEPEST = 32
 How = Literal["straight", "unpacked", "torch"]
 Signature = tuple[int, int, int] | None
-# What upstream's backends write with torch.save; text and bytes they write as they are.
-WRITTEN = (dict, list, tuple, torch.Tensor)
+_Storage = tuple[torch.UntypedStorage, str, int]  # its record and that one's size
+
+
+class Unreadable(Exception):
+    """The file changed, vanished or was cut while it was read, or holds nothing that can be held."""
+
+
+class NotPlain(Exception):
+    """Something this reader does not know, or does not want to: `torch.load` decides about the file."""
 
 
 class Read(NamedTuple):
@@ -39,164 +48,188 @@ class Read(NamedTuple):
     how: How
 
 
+class Leaf(NamedTuple):
+    """A tensor of an entry, and which bytes of which record of its file are its own."""
+
+    record: str
+    record_bytes: int
+    start: int
+    span: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
 def signature_of(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-class EntryReader:
-    """Remembers the layouts it has seen: most files of a cache differ in nothing but the values of their tensors."""
-
-    def __init__(self) -> None:
-        self._layouts: OrderedDict[int, Layout] = OrderedDict()
-        self._lock = threading.Lock()
-        # Set by whoever has a great many to read.
-        self.native: Native | None = None
-
-    def read_some(
-        self, paths: list[str], arena: TensorArena, *, compressed: bool = False
-    ) -> Generator[tuple[str, Read | Exception]]:
-        """Each with what `read` returns or raises, in their order; ends with ArenaFull where there was no more room."""
-        alike: list[Read | None] = [None] * len(paths)
-        if self.native is not None and not compressed:
-            alike = self._read_alike(self.native, paths, arena)
-        rest = deque(zip(paths, alike, strict=True))
-        try:
-            while rest:
-                path, found = rest.popleft()
-                try:
-                    yield path, found or self.read(path, arena, compressed=compressed)
-                except ArenaFull as full:
-                    yield path, full
-                    break
-                except (OSError, Unreadable) as error:
-                    yield path, error
-        finally:
-            for slot in (slot for _, found in rest if found for slot in found.slots):
-                arena.release(slot)
-
-    def _read_alike(self, native: Native, paths: list[str], arena: TensorArena) -> list[Read | None]:
-        """All whose layout has been seen before, read together; None for each of the others."""
-        with OpenFiles(native, paths) as files, ExitStack() as unfilled:
-            seen = files.seen()
-            places = [self._places_for(file, arena) for file in seen]
-            for one in filter(None, places):
-                unfilled.enter_context(one)
-            around = [one.room_around() if one else bytearray() for one in places]
-            got = files.read([one.addresses(text) if one else [] for one, text in zip(places, around, strict=True)])
-            return [
-                Read(*one.filled(), file.signature, file.size, "straight")
-                if file and one and count == file.size and one.outside.same(text)
-                else None
-                for file, one, count, text in zip(seen, places, got, around, strict=True)
-            ]
-
-    def _places_for(self, file: OpenFile | None, arena: TensorArena) -> Places | None:
-        layout = self._layouts.get(file.size) if file else None
-        try:
-            return Places(layout, arena) if layout else None
-        except ArenaFull:
-            return None  # it says so when it is read by itself
-
-    def read(self, path: str, arena: TensorArena, *, compressed: bool = False) -> Read:
-        """Raises Unreadable, OSError or ArenaFull; nothing of the arena is taken then."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            # Asked for before the read: what changes from here on is another file to whoever compares the two.
-            before = os.fstat(descriptor)
-            value, slots, how = self._taken(descriptor, before.st_size, arena, compressed)
-            return Read(value, slots, signature_of(before), before.st_size, how)
-        finally:
-            os.close(descriptor)
-
-    def _taken(self, file: int, size: int, arena: TensorArena, packed: bool) -> tuple[Any, tuple[Slot, ...], How]:
-        if packed:
-            return self._unpacked(file, size, arena)
-        known = self._layouts.get(size)
-        if known is not None:
-            found = read_like(known, file, arena)
-            if found is not None:
-                return *found, "straight"
-        try:
-            layout = layout_of(FileSource(file, size))
-        except NotPlain:
-            return _through_torch(_whole(file, size)), (), "torch"
-        if layout.outside is not None:
-            self._keep(layout)
-        return *read_leaves(layout, file, arena), "straight"
-
-    def read_back(self, path: str, value: Any, arena: TensorArena) -> Read | None:
-        """What a read of the file would give, made from the value that was written to it; None where that is not sure.
-
-        The value is written again, to memory. All checksums of the file are then compared, so that nothing another rank
-        wrote there, and no change of the value since, is taken for the file's content. Raises ArenaFull.
-        """
-        written = io.BytesIO()
-        try:
-            torch.save(value, written)
-            content = written.getvalue()
-            with open(path, "rb", buffering=0) as file:
-                found = os.fstat(file.fileno())
-                if not _holds(file.fileno(), found.st_size, content):
-                    return None
-            entry, slots, how = self._in_memory(content, arena)
-        except (OSError, RuntimeError, Unreadable):
-            return None
-        return Read(entry, slots, signature_of(found), found.st_size, how)
-
-    def _keep(self, layout: Layout) -> None:
-        with self._lock:
-            self._layouts[layout.size] = layout
-            if len(self._layouts) > _KEPT_LAYOUTS:
-                self._layouts.popitem(last=False)
-
-    def _unpacked(self, file: int, size: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], How]:
-        return self._in_memory(_inflated(_whole(file, size)), arena)
-
-    def _in_memory(self, content: bytes, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], How]:
-        try:
-            layout = layout_of(MemorySource(content))
-        except NotPlain:
-            return _through_torch(content), (), "torch"
-        with Places(layout, arena) as places:
-            for leaf, view in places.pairs():
-                view[:] = content[leaf.start : leaf.start + leaf.span]
-            return *places.filled(), "unpacked"
+def read_entry(path: str, arena: TensorArena, *, compressed: bool = False) -> Read:
+    """Raises Unreadable, OSError or ArenaFull; nothing of the arena is taken then."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        # Asked for before the read: what changes from here on is another file to whoever compares the two.
+        before = os.fstat(file)
+        about = signature_of(before), before.st_size
+        if compressed and os.pread(file, 2, 0) == _GZIP:
+            with _inflated(file, before.st_size) as plain:
+                value, slots, straight = _taken(plain, arena)
+            return Read(value, slots, *about, "unpacked" if straight else "torch")
+        value, slots, straight = _taken(file, arena)
+        return Read(value, slots, *about, "straight" if straight else "torch")
+    finally:
+        os.close(file)
 
 
-def _holds(file: int, size: int, content: bytes) -> bool:
-    """Whether a file is this archive, plain or compressed, by the checksums it carries."""
-    if os.pread(file, 2, 0) == _GZIP:
-        ending = struct.pack("<II", zlib.crc32(content), len(content) & 0xFFFFFFFF)
-        return os.pread(file, 8, size - 8) == ending
-    directory = int.from_bytes(content[-6:-2], "little")
-    return size == len(content) and os.pread(file, size - directory, directory) == content[directory:]
+def _taken(file: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], bool]:
+    try:
+        structure, leaves, starts = _located(file)
+    except NotPlain:
+        return _through_torch(file), (), False
+    reserved = arena.reserve(*[leaf.span for leaf in leaves])
+    try:
+        for leaf, start, place in zip(leaves, starts, reserved, strict=True):
+            if leaf.span and os.preadv(file, [_bytes_of(place)], start) != leaf.span:
+                raise Unreadable("it was cut while it was read")
+    except BaseException:
+        arena.give_back(reserved)
+        raise
+    slots = tuple(
+        arena.filled(place, leaf.dtype, leaf.shape, leaf.stride) for leaf, place in zip(leaves, reserved, strict=True)
+    )
+    return _with_slots(structure, iter(slots)), slots, True
 
 
-def _whole(file: int, size: int) -> bytes:
-    found = os.pread(file, size, 0)
-    if len(found) != size:
-        raise Unreadable("it was cut while it was read")
-    return found
+def _bytes_of(place: Reserved) -> memoryview:
+    return memoryview(place.buffer).cast("B")[place.offset : place.offset + place.span]
 
 
-def _inflated(content: bytes) -> bytes:
-    """Upstream loads what is not compressed as it is; the inflating itself does not hold the GIL."""
-    if content[:2] != _GZIP:
-        return content
+def _located(file: int) -> tuple[Any, tuple[Leaf, ...], list[int]]:
+    """The entry, its leaves, and where in the file the bytes of each begin."""
+    if os.pread(file, 4, 0) != _ZIP:
+        raise NotPlain("torch.load looks for an archive's mark at the beginning of a file")
+    try:
+        # By number: the file that was opened, whatever has its path by now.
+        archive: Any = torch._C.PyTorchFileReader(f"/proc/self/fd/{file}")
+        if "constants.pkl" in archive.get_all_records() or archive.get_record("byteorder") != b"little":
+            raise NotPlain("a program, or another byte order")
+        for record, text in _FORMAT.items():
+            if archive.has_record(record) and archive.get_record(record) != text:
+                raise NotPlain(f"another {record}")
+        structure, leaves = structure_of(archive.get_record("data.pkl"))
+        return structure, leaves, [_start_of(file, archive, leaf) for leaf in leaves]
+    except (RuntimeError, UnicodeDecodeError) as error:
+        # A damaged name ends in the message of the error, as it is.
+        raise NotPlain(f"no archive of torch's: {error}") from error
+
+
+def _start_of(file: int, archive: Any, leaf: Leaf) -> int:
+    header = archive.get_record_header_offset(leaf.record)
+    if archive.get_record_size(leaf.record) != leaf.record_bytes:
+        raise NotPlain("a record of another size than its storage")
+    local = os.pread(file, 10, header)
+    if not local.startswith(_ZIP) or local[_METHOD] != _STORED:
+        raise NotPlain("a damaged or compressed record, which torch does not write")
+    return int(archive.get_record_offset(leaf.record)) + leaf.start
+
+
+@lru_cache(maxsize=1024)
+def structure_of(pickled: bytes) -> tuple[Any, tuple[Leaf, ...]]:
+    """An entry with a Leaf in the place of each tensor, and those by themselves; kept, as files of one shape have one pickle.
+
+    torch's weights-only unpickler reads it, with storages that have sizes and no bytes.
+    """
+    if len(pickled) > _LARGEST_PICKLE:
+        raise NotPlain("a pickle of more than a megabyte")
+    storages: dict[int, _Storage] = {}
+
+    def without_bytes(saved: Any) -> torch.storage.TypedStorage:
+        word, kind, key, location, elements = saved
+        if word != "storage" or location == "meta":
+            raise NotPlain("a storage of another kind")
+        dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
+        size = elements * dtype.itemsize
+        storage = torch.UntypedStorage(size, device="meta")
+        # Its size now: a tensor that does not fit makes a storage without bytes larger.
+        storages[storage._cdata] = storage, f"data/{key}", size
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+    unpickler = Unpickler(io.BytesIO(pickled), encoding="utf-8")
+    unpickler.persistent_load = without_bytes  # type: ignore[method-assign]
+    leaves: list[Leaf] = []
+    try:
+        entry = unpickler.load()
+        return _with_leaves(entry, storages, leaves, _DEEPEST), tuple(leaves)
+    except Exception as error:
+        # Whatever is wrong with it, torch.load knows it better.
+        raise NotPlain(f"{type(error).__name__}: {error}") from error
+
+
+def _with_leaves(node: Any, storages: dict[int, _Storage], leaves: list[Leaf], depth: int) -> Any:
+    kind = type(node)
+    if depth == 0:
+        raise NotPlain("nested too deeply")
+    if kind is dict:
+        if not PLAIN_TYPES.issuperset(map(type, node)):
+            raise NotPlain("a dict with a key that is no plain value")
+        return {key: _with_leaves(item, storages, leaves, depth - 1) for key, item in node.items()}
+    if kind in (list, tuple):
+        return kind([_with_leaves(item, storages, leaves, depth - 1) for item in node])
+    if kind is torch.Tensor:
+        leaves.append(_leaf(node, storages))
+        return leaves[-1]
+    if kind not in PLAIN_TYPES:
+        raise NotPlain(f"a {kind.__name__}")
+    return node
+
+
+def _leaf(tensor: torch.Tensor, storages: dict[int, _Storage]) -> Leaf:
+    _, record, size = storages[tensor.untyped_storage()._cdata]
+    start, span = int(tensor.storage_offset()) * tensor.element_size(), extent(tensor)
+    if not holdable(tensor, "meta") or (span and start + span > size):
+        raise NotPlain("a tensor with more than values, or one larger than its storage")
+    return Leaf(record, size, start, span, tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def _with_slots(node: Any, slots: Iterator[Slot]) -> Any:
+    kind = type(node)
+    if kind is Leaf:
+        return next(slots)
+    if kind is dict:
+        return {key: _with_slots(item, slots) for key, item in node.items()}
+    return kind([_with_slots(item, slots) for item in node]) if kind in (list, tuple) else node
+
+
+def _whole(file: int) -> bytes:
+    with open(os.dup(file), "rb", buffering=0) as again:
+        again.seek(0)
+        return again.readall()
+
+
+@contextmanager
+def _inflated(file: int, size: int) -> Iterator[int]:
+    """A file of what a compressed one holds; the inflating itself does not hold the GIL."""
+    content = _whole(file)
     machine = zlib.decompressobj(wbits=31)
     try:
         # One byte more than the file says it holds: with none to spare the end of the stream is not looked at.
         found = machine.decompress(content, int.from_bytes(content[-4:], "little") + 1)
     except zlib.error as error:
         raise Unreadable(f"its compression is damaged: {error}") from error
-    if not machine.eof or machine.unused_data:
+    if not machine.eof or machine.unused_data or len(content) != size:
         raise Unreadable("its compression is of another kind")
-    return found
-
-
-def _through_torch(content: bytes) -> Any:
+    plain = os.memfd_create("gh200-entry")
     try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with open(plain, "wb", buffering=0, closefd=False) as target:
+            target.write(found)
+        yield plain
+    finally:
+        os.close(plain)
+
+
+def _through_torch(file: int) -> Any:
+    try:
+        return torch.load(io.BytesIO(_whole(file)), map_location="cpu", weights_only=True)
     except Exception as error:
         # Whatever is wrong with it, upstream says it, in its own words, when training reads the file.
         raise Unreadable(

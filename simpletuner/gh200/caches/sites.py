@@ -1,11 +1,12 @@
-"""What upstream's caches and collate call: attach the tier, place a latent, skip a check whose answer is known."""
+"""What upstream's backend builders and collate call: attach the tier, place a latent, skip a check whose answer is known."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -13,23 +14,19 @@ from ..memory import hints as uvm
 from ..memory.driver import Driver
 from ..memory.pinning import pinning_impossible
 from ..run import UNIFIED_MEMORY, Run, current
-from .adaptive import BatchWatch
+from .adaptive import AdaptivePrefetch
 from .arena import Consumer
 from .batches import FINITE, Batches, known_to_be_finite
 from .blocks import Slot
 from .next_batch import NextBatch
 from .placement import Placement
 from .preload import Preload
+from .registered import CONSUMERS, consumer_of_latents, kind_of_dataset, registered_caches
 from .store import CacheStore
-from .tier import ON_THIS_MACHINE, UnifiedCacheTier
+from .tier import ON_THIS_MACHINE, UnifiedCacheTier, has_tier
 
 logger = logging.getLogger("gh200.cache")
 
-CacheKind = Literal["vae", "text", "image_embed", "distillation"]
-# Collate moves latents to the GPU one by one; everything else is first put together on the CPU.
-CONSUMERS: dict[CacheKind, Consumer] = {
-    "vae": "device", "text": "host", "image_embed": "host", "distillation": "host",
-}  # fmt: skip
 UNSAFE_LOADING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 LIMITS_OF_THIS = (
     "the arenas hold caches; weights, gradients, optimizer state and EMA are in managed memory only by "
@@ -45,8 +42,8 @@ class HeldCaches:
         self.store: CacheStore | None = None
         self.batches: Batches | None = None
         self.preload: Preload | None = None
-        self.watch = BatchWatch() if run.options.adaptive_prefetch and run.options.prefetch else None
-        self.next_batch = NextBatch(run.hints)
+        self.adaptive = AdaptivePrefetch() if run.options.adaptive_prefetch and run.options.prefetch else None
+        self.next_batch = NextBatch(run.hints, self.adaptive)
         run.hints.may_move = self._may_move
         run.at_end(self._close)
         run.at_end(self._summarise)
@@ -64,10 +61,15 @@ class HeldCaches:
     def _may_move(self, pointer: int, size: int) -> bool:
         return self.store is None or self.store.may_move(pointer, size)
 
-    def read_ahead(self, cache: Any, backend: Any, consumer: Consumer) -> None:
+    def read_ahead(self) -> None:
+        """From now on, what the caches of this run have on this machine's disks."""
         if self.preload is None:
-            self.preload = Preload(self.opened(), shown=_first_rank())
-        self.preload.watch(cache, backend, consumer)
+            self.preload = Preload(self.opened(), self._to_read_ahead, shown=_first_rank())
+
+    def _to_read_ahead(self) -> Iterator[tuple[Any, Any, Consumer]]:
+        for kind, cache, backend in registered_caches():
+            if kind in self.run.options.kinds and has_tier(backend) and backend.type in ON_THIS_MACHINE:
+                yield cache, backend, CONSUMERS[kind]
 
     def training_begins(self) -> None:
         if self.store is not None:
@@ -80,8 +82,8 @@ class HeldCaches:
         caches = self.store.report() if self.store is not None else {}
         if self.preload is not None:
             caches["preload"] = self.preload.report()
-        if self.watch is not None:
-            caches["adaptive_prefetch"] = self.watch.adaptive.report()
+        if self.adaptive is not None:
+            caches["adaptive_prefetch"] = self.adaptive.report()
         if self.batches is not None:
             caches |= self.batches.report()
         return self.run.hints.report() | {"caches": caches, "note": LIMITS_OF_THIS}
@@ -124,13 +126,10 @@ def _in_use() -> HeldCaches | None:
     return held if held.store is not None and held.store.usable else None
 
 
-def attach_cache_tier(cache: Any, attribute: str, kind: CacheKind) -> None:
-    """Put the tier in the place of the data backend a cache reads and writes through; nothing where it is off."""
-    run = current()
-    if run is None or kind not in run.options.kinds:
-        return
-    backend = getattr(cache, attribute)
-    if backend is None or type(backend) is UnifiedCacheTier:
+def attach_cache_tier(backend: Any, dataset_type: str) -> None:
+    """Put the tier on the data backend that upstream has built for a dataset; nothing where it is off."""
+    run, kind = current(), kind_of_dataset(dataset_type)
+    if run is None or kind not in run.options.kinds or has_tier(backend):
         return
     if not _loads_weights_only():
         logger.warning(
@@ -141,9 +140,12 @@ def attach_cache_tier(cache: Any, attribute: str, kind: CacheKind) -> None:
         )
         return
     held = run.part(HeldCaches)
-    setattr(cache, attribute, UnifiedCacheTier(backend, held.opened(), CONSUMERS[kind]))
+    consumers: set[Consumer] = {"device", "host"} if kind == "vae" else {CONSUMERS[kind]}
+    for consumer in consumers:
+        held.opened().arena(consumer)  # here, where the thread knows its GPU
+    UnifiedCacheTier(backend, held.opened(), consumer_of_latents if kind == "vae" else lambda path: CONSUMERS[kind])
     if run.options.preload and getattr(backend, "type", None) in ON_THIS_MACHINE:
-        held.read_ahead(cache, backend, CONSUMERS[kind])
+        held.read_ahead()
 
 
 def training_begins() -> None:
@@ -173,8 +175,6 @@ def micro_batch_begins(optimizer_step: int) -> None:
     held = _in_use()
     if held is None or held.store is None:
         return
-    if held.watch is not None:
-        held.watch.micro_batch_begins(held.store.waited)
     held.store.give_way()
     if held.batches is not None and held.batches.training_wants_more():
         held.batches.give_way("training needs more than it did in its first steps")
@@ -191,14 +191,15 @@ def micro_batch_begins(optimizer_step: int) -> None:
 
 
 def placed_latent(latent: Any) -> Any | None:
-    """What collate should use instead of a pinned copy of a held latent; None where upstream's way is right."""
+    """What collate should use instead of a pinned copy of a latent; None where upstream's way is right."""
     held = _in_use()
+    upstreams = latent if pinning_impossible(torch.backends.mps.is_available()) else None
     tensor = latent.get("latents") if isinstance(latent, dict) else latent
     if held is None or held.store is None or not isinstance(tensor, torch.Tensor):
-        return None
+        return upstreams
     slot = held.store.slot_of(tensor)
     if slot is None or tensor.shape != slot.tensor.shape:
-        return None
+        return upstreams
     placed = _placed(held, slot, tensor)
     return {**latent, "latents": placed} if isinstance(latent, dict) else placed
 
@@ -220,14 +221,14 @@ def _placed(held: HeldCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
 def moved_together(latents: list[Any]) -> list[Any]:
     """The latents of a batch that is complete; those that are held go to the GPU at once."""
     held = _in_use()
-    return latents if held is None or held.batches is None else held.batches.on_the_gpu(latents)
+    if held is None:
+        return latents
+    held.next_batch.go()
+    return latents if held.batches is None else held.batches.on_the_gpu(latents)
 
 
 def _prefetch(held: HeldCaches, slot: Slot) -> None:
-    options, watch = held.run.options, held.watch
-    if watch is not None:
-        watch.entry(resident=slot.moved)
-    if options.prefetch and held.run.hints.policy() != "cpu_first" and (watch is None or watch.moves):
+    if held.run.options.prefetch and held.run.hints.policy() != "cpu_first":
         held.next_batch.add(slot)
 
 
@@ -236,7 +237,6 @@ def known_finite(tensor: torch.Tensor) -> bool:
     held = _in_use()
     if held is None or held.store is None:
         return False
-    held.next_batch.go()
     mark: int | None = getattr(tensor, FINITE, None)
     if mark is not None:
         return mark == tensor._version

@@ -21,7 +21,7 @@ from .arena import ArenaStats, Consumer, TensorArena
 from .blocks import ArenaFull, CacheBudget, Slot
 from .entry import Entry, NotHoldable, build, take_in
 from .limit import shared_limit
-from .reader import EntryReader, Read, Signature, signature_of
+from .reader import Read, Signature, Unreadable, read_entry, signature_of
 
 logger = logging.getLogger("gh200.cache")
 
@@ -58,7 +58,6 @@ class CacheStore:
         self._all_dropped_at = 0
         self._process = os.getpid()
         self.counts: Counter[str] = Counter()
-        self.reader = EntryReader()
         # Set by whoever else reads from the same disk, and steps back meanwhile.
         self.stepping_back: Callable[[], AbstractContextManager[None]] = nullcontext
         self._disk_reads = self._disk_reads_before_training = 0
@@ -202,10 +201,11 @@ class CacheStore:
                     entry.arena.release(slot)
             return self.changes
 
-    def hold_written(
-        self, key: str, read: Callable[[TensorArena], Read | None], consumer: Consumer, began: int
-    ) -> None:
-        """Hold what this process has just written, unless somebody else touched the file since change number `began`."""
+    def hold_written(self, key: str, consumer: Consumer, began: int, *, packed: bool) -> None:
+        """Hold what this process has just written, unless somebody else touched the file since change number `began`.
+
+        It is read back, from the kernel's memory: whatever somebody wrote there meanwhile, the file decides.
+        """
         with self._lock:
             alone = self.unchanged(key, began)
             # Again: a reader may have taken the old content in while the new one was written.
@@ -215,11 +215,13 @@ class CacheStore:
                 return
             self._coming.add(key)
         try:
-            found = read(self.arena(consumer))
-            if found is not None and self.admit_ahead(key, found, consumer, seen):
+            found = read_entry(key, self.arena(consumer), compressed=packed)
+            if self.admit_ahead(key, found, consumer, seen):
                 self.count("held_when_written")
         except ArenaFull as reason:
             self.refused(reason)
+        except (OSError, Unreadable) as error:
+            logger.debug("GH200 caches: %s is not held: %s", key, error)
         finally:
             self._coming.discard(key)
 

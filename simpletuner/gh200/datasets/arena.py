@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -12,9 +13,19 @@ from typing import Any
 
 from ..errors import GH200Error
 from .codecs import load_codec
-from .index import ArenaIndex, Row, write_index
-from .mapping import FIXED_SIZE, NAME, SegmentMap, close_all, map_file, memory_file, sealed_reader
-from .validity import Reason, Validity, validity_bytes
+from .index import NOT_STAGED, ArenaIndex, Row, write_index
+from .mapping import (
+    DATA,
+    FIXED_SIZE,
+    FLAGS,
+    INDEX,
+    NAME,
+    SegmentMap,
+    close_all,
+    map_file,
+    memory_file,
+    sealed_reader,
+)
 
 BLOCK_LENGTH = struct.Struct("<I")
 
@@ -31,8 +42,7 @@ class Handle:
     index: int
     flags: int
     segments: tuple[int, ...]
-    size: int
-    digest: str
+    token: str
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "segments": list(self.segments)}
@@ -40,48 +50,6 @@ class Handle:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Handle:
         return cls(**{**data, "segments": tuple(data["segments"])})
-
-
-class ArenaNames:
-    """Which files an arena holds and which of them are forgotten, without their bytes."""
-
-    def __init__(self, index: int, flags: int, more: Sequence[int] = ()) -> None:
-        self._descriptors = (index, flags, *more)
-        # Readers hold the arena they found a file in, so nothing is unmapped under them: the last reference frees it.
-        weakref.finalize(self, close_all, self._descriptors)
-        self.index = ArenaIndex(map_file(index))
-        self.digest = self.index.digest()
-        self.root, self.files = self.index.root, self.index.files
-        self.header = self.index.header
-        self.prefix = self.root.rstrip("/") + "/"
-        self.validity = Validity(map_file(flags, writable=True), self.files, self.index.name_count)
-        self._flags = self.validity.flags
-
-    def lookup(self, name: bytes) -> int | None:
-        """The number of a file named below the root; None where it never was staged or has been forgotten."""
-        number = self.index.number(name)
-        return None if number is None or self._flags[number] else number
-
-    def find(self, path: str) -> int | None:
-        if not path.startswith(self.prefix):
-            return None
-        return self.lookup(os.fsencode(path[len(self.prefix) :]))
-
-    def names(self) -> Iterator[tuple[str, int]]:
-        return ((self.prefix + os.fsdecode(name), number) for name, number in self.index.names())
-
-    def row(self, number: int) -> Row:
-        return self.index.row(number)
-
-    def forget(self, number: int, reason: Reason = Reason.WRITTEN) -> None:
-        """In every attached process at once, for good."""
-        self.validity.forget(number, reason)
-
-    def forget_file(self, device: int, inode: int) -> None:
-        """Forgets a file that is about to change under another of its names (link, relative path)."""
-        number = self.index.file(device, inode)
-        if number is not None:
-            self.forget(number)
 
 
 # A mapping belongs to the process, not to a run: whoever writes a file must find all there are.
@@ -92,38 +60,67 @@ def open_here() -> list[SharedArena]:
     return list(_open_here)
 
 
-class SharedArena(ArenaNames):
+class SharedArena:
     """Files in RAM by their path below a root."""
 
-    def __init__(self, index: int, flags: int, segments: Sequence[int]) -> None:
-        super().__init__(index, flags, segments)
+    def __init__(self, owner: int, index: int, flags: int, segments: Sequence[int]) -> None:
+        self.owner = owner
+        self._descriptors = (index, flags, *segments)
+        # Readers hold the arena they found a file in, so nothing is unmapped under them: the last reference frees it.
+        weakref.finalize(self, close_all, self._descriptors)
+        self.index = ArenaIndex(map_file(index))
+        self.root, self.files, self.header = self.index.root, self.index.files, self.index.header
+        self.token: str = self.header["token"]
+        self.prefix = self.root.rstrip("/") + "/"
+        # A byte per file, shared and writable: not 0 where the file is forgotten. Single stores, so without locks.
+        self._flags = memoryview(map_file(flags, writable=True)) if self.files else memoryview(bytearray())
         self.segment_sizes: tuple[int, ...] = tuple(self.header["segments"])
         self._codec = load_codec(self.header["codec"])
         self._maps = [SegmentMap(segment) for segment in segments]
         self._views = [segment.view for segment in self._maps]
-        # Changed files that this process has told of.
-        self.reported: set[int] = set()
+        # Names whose file was found under another identity with the same content: time of change and inode.
+        self.accepted: dict[int, tuple[int, int | None]] = {}
         _open_here.add(self)
 
     @property
-    def codec(self) -> str | None:
-        return self._codec.name if self._codec else None
+    def is_owned(self) -> bool:
+        """Whether this process has staged it."""
+        return self.owner == os.getpid()
 
-    def check(self, handle: Handle) -> None:
-        """Raises when this is not, completely, what the handle announces."""
-        found = tuple(os.fstat(descriptor).st_size for descriptor in self._descriptors)
-        wanted = (handle.size, validity_bytes(self.files, self.index.name_count), *self.segment_sizes)
-        if self.digest != handle.digest or found != wanted:
-            raise ArenaDamaged(
-                "The dataset in RAM is not the one its stager announced.",
-                where=f"memory files of process {handle.pid}",
-                why=f"digest {self.digest} for {handle.digest}, sizes {list(found)} for {list(wanted)}",
-                fix="nothing to do for this run: it reads the dataset from disk",
-            )
+    def lookup(self, name: bytes) -> int | None:
+        """The number of a file named below the root; None where it is not in RAM or has been forgotten."""
+        number = self.index.number(name)
+        return None if number is None or number == NOT_STAGED or self._flags[number] else number
+
+    def find(self, path: str) -> int | None:
+        if not path.startswith(self.prefix):
+            return None
+        return self.lookup(os.fsencode(path[len(self.prefix) :]))
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """Of the files that were staged."""
+        found = self.index.names()
+        return ((self.prefix + os.fsdecode(name), number) for name, number in found if number != NOT_STAGED)
+
+    def row(self, number: int) -> Row:
+        return self.index.row(number)
+
+    def forget(self, number: int) -> None:
+        """In every attached process at once, for good."""
+        self._flags[number] = 1
+
+    def is_forgotten(self, number: int) -> bool:
+        return bool(self._flags[number])
+
+    def forget_file(self, device: int, inode: int) -> None:
+        """Forgets a file that is about to change under another of its names (link, relative path)."""
+        number = self.index.file(device, inode)
+        if number is not None:
+            self.forget(number)
 
     def handle(self) -> Handle:
         index, flags, *segments = self._descriptors
-        return Handle(os.getpid(), index, flags, tuple(segments), len(self.index), self.digest)
+        return Handle(os.getpid(), index, flags, tuple(segments), self.token)
 
     def read(self, number: int) -> bytes:
         segment, blocks, offset, stored, size = self.index.place(number)
@@ -170,51 +167,33 @@ def create_arena(
     """Seals filled segments (it owns them from here on) and writes the index; names are absolute paths below root."""
     segments = [sealed_reader(segment) for segment in segments]
     header = {**(more or {}), "codec": codec, "segments": [os.fstat(segment).st_size for segment in segments]}
-    index, flags = memory_file("index"), memory_file("flags")
+    index, flags = memory_file(INDEX), memory_file(FLAGS)
     write_index(index, root, rows, names, header)
-    os.ftruncate(flags, validity_bytes(len(rows), len(names)))
+    os.ftruncate(flags, len(rows))
     fcntl.fcntl(flags, fcntl.F_ADD_SEALS, FIXED_SIZE)
-    arena = SharedArena(sealed_reader(index), flags, segments)
-    arena.validity.start([row.ctime_ns for row in rows])
-    return arena
-
-
-def _opened(handle: Handle, numbers: Sequence[int]) -> list[int]:
-    opened: list[int] = []
-    try:
-        for number in numbers:
-            path = f"/proc/{handle.pid}/fd/{number}"
-            if not os.readlink(path).startswith(f"/memfd:{NAME}-"):
-                raise FileNotFoundError(f"{path} is no longer a dataset in RAM")
-            mode = os.O_RDWR if number == handle.flags else os.O_RDONLY
-            opened.append(os.open(path, mode | os.O_CLOEXEC))
-        _check_index(opened[0], handle)
-    except BaseException:
-        close_all(opened)
-        raise
-    return opened
+    return SharedArena(os.getpid(), sealed_reader(index), flags, segments)
 
 
 def attach(handle: Handle) -> SharedArena:
     """Maps the arena of another process; OSError where the system refuses or that process has let go of it."""
-    opened = _opened(handle, (handle.index, handle.flags, *handle.segments))
-    arena = SharedArena(opened[0], opened[1], opened[2:])
-    arena.check(handle)
-    return arena
-
-
-def attach_names(handle: Handle) -> ArenaNames:
-    """As much of it as is needed to forget a file."""
-    index, flags = _opened(handle, (handle.index, handle.flags))
-    return ArenaNames(index, flags)
-
-
-def _check_index(descriptor: int, handle: Handle) -> None:
-    size = os.fstat(descriptor).st_size
-    if size != handle.size:
+    wanted = [(handle.index, INDEX), (handle.flags, FLAGS), *((segment, DATA) for segment in handle.segments)]
+    opened: list[int] = []
+    try:
+        for number, purpose in wanted:
+            path = f"/proc/{handle.pid}/fd/{number}"
+            if not os.readlink(path).startswith(f"/memfd:{NAME}-{purpose}"):
+                raise FileNotFoundError(errno.ENOENT, "no longer a dataset in RAM", path)
+            opened.append(os.open(path, (os.O_RDWR if purpose == FLAGS else os.O_RDONLY) | os.O_CLOEXEC))
+    except BaseException:
+        close_all(opened)
+        raise
+    arena = SharedArena(handle.pid, opened[0], opened[1], opened[2:])
+    sizes = tuple(os.fstat(descriptor).st_size for descriptor in opened[2:])
+    if arena.token != handle.token or sizes != arena.segment_sizes:
         raise ArenaDamaged(
-            "The dataset in RAM is truncated.",
-            where=f"index held by process {handle.pid}",
-            why=f"{size} bytes for {handle.size}",
+            "The dataset in RAM is not the one that was announced.",
+            where=f"memory files of process {handle.pid}",
+            why="that process has staged another one since",
             fix="nothing to do for this run: it reads the dataset from disk",
         )
+    return arena

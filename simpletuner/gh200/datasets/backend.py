@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
@@ -15,26 +14,19 @@ from simpletuner.helpers.training import audio_file_extensions, image_file_exten
 from ..errors import GH200Error, stop
 from ..settings.dataset_file import in_memory_options
 from .arena import Handle, SharedArena, attach
-from .check import forget_changed
-from .elsewhere import Change
-from .folder import StagedFolder
+from .check import forget_changed, forget_path
+from .folder import StagedFolder, listed
 from .listing import Kinds
 from .media import StagedPath, from_disk, staged_path
-from .meeting import NoMeeting
-from .party import Party, Run
-from .places import Key
-from .rendezvous import StagerFailed, share
+from .report import NewFiles, report_files
+from .sharing import StagerEnded, shared_arena
 from .sites import REPRESENTATION_KEY
 from .staged import Source, outermost, staged
-from .staging import report_files, stage
+from .staging import stage
 
 logger = logging.getLogger("gh200.in_memory")
 
 _OPENED_BY_PATH = frozenset(audio_file_extensions) | frozenset(video_file_extensions)
-_WITHOUT_MEETING = {
-    True: "This process stages it for itself: other processes cannot share its memory.",
-    False: "Ranks that cannot meet would each hold a copy: reading from disk.",
-}
 _KINDS = Kinds(images=frozenset(image_file_extensions) - _OPENED_BY_PATH, media=_OPENED_BY_PATH)
 
 
@@ -52,6 +44,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         super().__init__(accelerator=accelerator, id=id, compress_cache=compress_cache)
         self.options = in_memory_options(options)
         self._folder: StagedFolder | None = None
+        self._new_files = NewFiles()
         if instance_data_dir is not None:
             self._folder = self._staged_or_attached(os.path.abspath(instance_data_dir))
         self._join_the_run()
@@ -70,19 +63,16 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         return self._folder_of(own, root)
 
     def _folder_of(self, source: Source, root: str) -> StagedFolder | None:
-        options, run = source.options, Run.from_environment()
-        party = Party(str(self.id), run, options.model_dump_json(exclude={"num_workers"}), options.patience_seconds)
-        try:
-            arena = share(
-                Key.of(source.root, options.compression),
-                party,
-                lambda told: stage(source.dataset, source.root, options, _KINDS, told),
-                self._report_changes,
-            )
-        except NoMeeting as error:
-            logger.warning("(id=%s) %s\n%s", self.id, error, _WITHOUT_MEETING[run.alone])
-            arena = stage(source.dataset, source.root, options, _KINDS) if run.alone else None
-        return StagedFolder(arena, root) if arena is not None else None
+        def staged() -> SharedArena:
+            return stage(source.dataset, source.root, source.options, _KINDS)
+
+        arena = shared_arena(str(self.id), source.root, source.options.compression, staged)
+        if arena is None:
+            return None
+        # Also where it was staged before, for another backend: the files may have changed since.
+        if arena.is_owned:
+            self._report_changes(arena)
+        return StagedFolder(arena, root)
 
     @property
     def _arena(self) -> SharedArena | None:
@@ -121,39 +111,50 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         """For a process that was handed the representation: the same memory, or the disk where that is not possible."""
         handle = Handle.from_dict({key: value for key, value in described.items() if key != "root"})
         try:
-            arena = attach(handle)
-            self._report_changes(arena)
-            self._folder = StagedFolder(arena, described["root"])
+            self._folder = StagedFolder(attach(handle), described["root"])
         except (OSError, GH200Error) as error:
             logger.warning(
                 "(id=%s) The dataset in RAM of process %s is not available here (%s): reading from disk.",
                 *(self.id, handle.pid, error),
             )
 
-    def read(self, filepath: Any, as_byteIO: bool = False) -> Any:
+    def _find(self, path: str) -> tuple[SharedArena, int] | None:
+        """Where the file is in RAM; None where it is read from disk."""
         folder = self._folder
-        number = None if folder is None else folder.find(_listed(filepath))
-        if folder is None or number is None:
-            return super().read(filepath, as_byteIO)
-        data = folder.arena.read(number)
+        number = None if folder is None else folder.find(path)
+        return None if folder is None or number is None else (folder.arena, number)
+
+    def is_staged(self, path: Any) -> bool:
+        """Whether this file is read from RAM."""
+        return self._find(listed(path)) is not None
+
+    def _report_new(self, path: str) -> None:
+        self._new_files.report(self.id, self._folder, path)
+
+    def read(self, filepath: Any, as_byteIO: bool = False) -> Any:
+        path = listed(filepath)
+        if (found := self._find(path)) is None:
+            read = super().read(filepath, as_byteIO)
+            self._report_new(path)
+            return read
+        arena, number = found
+        data = arena.read(number)
         return BytesIO(data) if as_byteIO else data
 
     def view(self, filepath: str) -> memoryview | None:
         """The file's bytes in place, without a copy; None where they are compressed or not in RAM."""
-        folder = self._folder
-        number = None if folder is None else folder.find(_listed(filepath))
-        return None if folder is None or number is None else folder.arena.view_of(number)
+        found = self._find(listed(filepath))
+        return None if found is None else found[0].view_of(found[1])
 
     def read_image(self, filepath: str, delete_problematic_images: bool = False) -> Any:
-        folder = self._folder
-        if folder is not None and isinstance(filepath, str):
-            number = folder.find(_listed(filepath))
-            if number is not None:
-                try:
-                    return self._decoded(folder.arena, number, filepath)
-                except Exception:
-                    # Upstream's own path fails the same way, and knows what to log, delete and raise.
-                    pass
+        path = listed(filepath) if isinstance(filepath, str) else ""
+        if (found := self._find(path)) is not None:
+            try:
+                return self._decoded(*found, filepath)
+            except Exception:
+                # Upstream's own path fails the same way, and knows what to log, delete and raise.
+                pass
+        self._report_new(path)
         with from_disk():
             return super().read_image(filepath, delete_problematic_images)
 
@@ -165,39 +166,38 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
 
     def path_in_ram(self, filepath: str) -> StagedPath | None:
         """For openers that take a path; None where the file is not in RAM."""
-        folder = self._folder
-        number = None if folder is None else folder.find(filepath)
-        return None if folder is None or number is None else staged_path(folder.arena, number, filepath)
+        if (found := self._find(filepath)) is None:
+            self._report_new(filepath)
+            return None
+        return staged_path(*found, filepath)
 
     def _is_decoded_from_bytes(self, filepath: str) -> bool:
         suffix = os.path.splitext(filepath)[1].lower().strip(".")
         dataset_type = getattr(self, "dataset_type", None)
         return suffix not in _OPENED_BY_PATH and getattr(dataset_type, "value", dataset_type) != "audio"
 
+    # A path is forgotten before it is changed: from then on it is read from disk, by everybody, for good.
     def write(self, filepath: Any, data: Any) -> None:
-        with _changing(filepath):
-            super().write(filepath, data)
+        forget_path(filepath)
+        super().write(filepath, data)
 
     def delete(self, filepath: Any) -> None:
-        with _changing(filepath):
-            super().delete(filepath)
+        forget_path(filepath)
+        super().delete(filepath)
 
     def open_file(self, filepath: Any, mode: str) -> Any:
-        if not set("wax+") & set(mode):
-            return super().open_file(filepath, mode)
-        with _changing(filepath):
-            return super().open_file(filepath, mode)
+        if set("wax+") & set(mode):
+            forget_path(filepath)
+        return super().open_file(filepath, mode)
 
     def torch_save(self, data: Any, original_location: Any) -> None:
-        if not isinstance(original_location, str):
-            super().torch_save(data, original_location)
-            return
-        with _changing(original_location):
-            super().torch_save(data, original_location)
+        if isinstance(original_location, str):
+            forget_path(original_location)
+        super().torch_save(data, original_location)
 
     def check_files(self) -> None:
-        """Forgets and reports files that are no longer what was staged."""
-        if self._folder is not None:
+        """Forgets and reports files that are no longer what was staged, for all processes that share them."""
+        if self._folder is not None and self._folder.arena.is_owned:
             self._report_changes(self._folder.arena)
 
     def _report_changes(self, arena: SharedArena) -> None:
@@ -221,17 +221,6 @@ def _as_upstream_decodes(backend: GH200InMemoryBackend, path: str) -> Any:
     return plain.read_image(path)
 
 
-@contextmanager
-def _changing(filepath: Any) -> Iterator[None]:
-    """Before, so that no reader finds the old bytes; and after, for an arena whose word was given in between."""
-    change = Change(filepath)
-    change.forget_everywhere()
-    try:
-        yield
-    finally:
-        change.forget_everywhere()
-
-
 def local_backend(config: Any, backend: Any) -> Any:
     """The staged backend in the place of the local one upstream has just made."""
     known = staged()
@@ -241,7 +230,7 @@ def local_backend(config: Any, backend: Any) -> Any:
         return staged_backend(config, backend, known.options[name], known.entries[name])
     except GH200Error as error:
         # A folder or a limit that cannot be used is a bad setting; the death of another rank is not.
-        if known.exit_on_error and not isinstance(error, StagerFailed):
+        if known.exit_on_error and not isinstance(error, StagerEnded):
             stop(error)
         raise
 
@@ -264,14 +253,3 @@ def staged_backend(config: Any, backend: Any, options: object, entry: Mapping[st
         instance_data_dir=str(folder).strip(),
         options=options,
     )
-
-
-def _listed(filepath: Any) -> str:
-    """The spelling of the listing; others (`..`, a slash at the end, bytes) no arena knows: they are the system's."""
-    try:
-        path = os.fspath(filepath)
-    except TypeError:
-        return ""
-    if not isinstance(path, str):
-        return ""
-    return path if path.startswith("/") else os.path.join(os.getcwd(), path)

@@ -37,9 +37,6 @@ class Codec:
         """Judged by content: photographs and archives come out at their own size whatever they are called."""
         return len(self.compress(sample)) / len(sample) if len(sample) else 1.0
 
-    def pays_off(self, sample: Buffer) -> bool:
-        return self.ratio(sample) < WORTH_IT
-
 
 def _zlib(_: ModuleType) -> Codec:
     return Codec(

@@ -6,7 +6,6 @@ are never more than half full.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import os
@@ -22,6 +21,8 @@ _PLACE = struct.Struct("<IIQQQ")
 _ROW = struct.Struct(_PLACE.format + "qqQQ")
 _NAME = struct.Struct("<QII")
 _SLOT = array("I").itemsize
+# The number of a name whose file was listed and is read from disk.
+NOT_STAGED = 0xFFFFFFFF
 
 
 class Row(NamedTuple):
@@ -112,14 +113,8 @@ class ArenaIndex:
         self._by_name = view[tables:inodes].cast("I")
         self._by_inode = view[inodes : self._blob].cast("I")
 
-    def digest(self) -> str:
-        return hashlib.blake2b(self._map, digest_size=16).hexdigest()
-
-    def __len__(self) -> int:
-        return len(self._map)
-
     def number(self, name: bytes) -> int | None:
-        """The file of that name, given below the root."""
+        """The file of that name, given below the root; None for a name that was not listed."""
         table, mask = self._by_name, len(self._by_name) - 1
         slot = crc32(name) & mask
         while entry := table[slot]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..errors import GH200Error
+from ..errors import GH200Error, printable
 
 # Upstream keeps these up to date while it runs; a copy would show one rank what another has replaced.
 _REWRITTEN_PREFIX = "aspect_ratio_bucket_"
@@ -16,9 +17,6 @@ _REWRITTEN_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
 _SKIPPED_FOLDERS = frozenset(
     {".Spotlight-V100", ".Trashes", ".fseventsd", ".TemporaryItems", ".zfs", ".ipynb_checkpoints"}
 )
-
-# Never opened but by `meeting`: closing one of its files gives up this process's locks on it.
-MEETING_PREFIX = "simpletuner-gh200-"
 
 _HEADER_BYTES = 64 << 10
 _TRAILER_BYTES = 1 << 20
@@ -67,7 +65,7 @@ def is_rewritten(name: str) -> bool:
     return name.startswith(_REWRITTEN_PREFIX) or name.lower().endswith(_REWRITTEN_SUFFIXES)
 
 
-def list_dataset(root: str | os.PathLike[str], found: Callable[[int], None] = lambda entries: None) -> Listing:
+def list_dataset(root: str | os.PathLike[str]) -> Listing:
     """Walks the folder as upstream does: links are followed, a folder reached twice is taken once."""
     top = os.path.abspath(root)
     listing = Listing(top)
@@ -88,7 +86,6 @@ def list_dataset(root: str | os.PathLike[str], found: Callable[[int], None] = la
                 raise _unusable(top, error) from error
             listing.problems.append(f"{folder}: {error.strerror}")
             continue
-        found(len(entries) + 1)
         pending += reversed(_sort_out(entries, listing, numbers))
     return listing
 
@@ -99,7 +96,7 @@ def _sort_out(entries: Sequence[os.DirEntry[str]], listing: Listing, numbers: di
     for entry in sorted(entries, key=lambda entry: entry.name):
         try:
             if entry.is_dir():
-                if entry.name not in _SKIPPED_FOLDERS and not entry.name.startswith(MEETING_PREFIX):
+                if entry.name not in _SKIPPED_FOLDERS:
                     folders.add(entry.path)
                 continue
             if is_rewritten(entry.name):
@@ -118,10 +115,19 @@ def _sort_out(entries: Sequence[os.DirEntry[str]], listing: Listing, numbers: di
     return [entry.path for entry in entries if entry.path in folders]
 
 
+def open_regular(path: str) -> int:
+    """A descriptor to read from. An ordinary open waits for ever where a pipe has taken the file's place."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file any more", path)
+    return descriptor
+
+
 def _unusable(root: str, error: OSError) -> GH200Error:
     return GH200Error(
         "The folder of an in-memory dataset cannot be read.",
-        where=root,
+        where=printable(root),
         why=error.strerror or str(error),
         fix="check instance_data_dir and its permissions",
     )
@@ -134,7 +140,7 @@ def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
         if file.size <= start + end:
             continue
         try:
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(file.path)
         except OSError:
             # It was reported when it was staged, or will be at the next check.
             continue

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 NAME = "simpletuner-gh200"
+# What a memory file is for: part of its name.
+INDEX, FLAGS, DATA, MEDIA = "index", "flags", "data", "media"
 IMMUTABLE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # From 3.13 on a mapping need not keep a second descriptor open.

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from ..errors import printable
 from .arena import SharedArena
-from .mapping import memory_file
-from .places import MEDIA, new_folder
+from .mapping import MEDIA, NAME, memory_file
 from .staged import staged
 
 logger = logging.getLogger("gh200.in_memory")
@@ -29,14 +30,14 @@ class StagedPath(str):
 
 def staged_path(arena: SharedArena, number: int, name: str) -> StagedPath:
     """The name is kept, as openers judge by its end: a link to the descriptor, in a folder of its own."""
-    descriptor = memory_file("media")
+    descriptor = memory_file(MEDIA)
     folder = ""
     try:
         view = arena.view_of(number)
         rest = memoryview(arena.read(number)) if view is None else view
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        folder = new_folder(MEDIA)
+        folder = _new_directory()
         link = os.path.join(folder, os.path.basename(name))
         # Not "self": a decoder may be a process of its own.
         os.symlink(f"/proc/{os.getpid()}/fd/{descriptor}", link)
@@ -46,6 +47,14 @@ def staged_path(arena: SharedArena, number: int, name: str) -> StagedPath:
     path = StagedPath(link)
     weakref.finalize(path, _remove, descriptor, folder, os.getpid())
     return path
+
+
+def _new_directory() -> str:
+    prefix = f"{NAME}-{MEDIA}-"
+    try:
+        return tempfile.mkdtemp(prefix=prefix)
+    except OSError:
+        return tempfile.mkdtemp(prefix=prefix, dir="/dev/shm")
 
 
 def _remove(descriptor: int, folder: str, pid: int) -> None:
@@ -78,16 +87,10 @@ def in_ram(source: Any) -> Any:
         except OSError as error:
             if (text := str(error)) not in _said:
                 _said.add(text)
-                logger.warning("(id=%s) %s is opened on disk, not in RAM: %s", backend.id, source, error)
+                logger.warning(
+                    "(id=%s) %s is opened on disk, not in RAM: %s", backend.id, printable(str(source)), error
+                )
             return source
         if found is not None:
             return found
     return source
-
-
-def remove_left(folder: Path, older_than: float) -> None:
-    """Links of processes that were killed while they had one open; no file is open for so long."""
-    for left in folder.glob(f"{MEDIA}*"):
-        with suppress(OSError):
-            if left.stat().st_mtime < older_than:
-                shutil.rmtree(left, ignore_errors=True)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from .arena import BLOCK_LENGTH
 from .budget import StagingBudget
 from .codecs import SAMPLE_BYTES, WORTH_IT, Codec
-from .listing import SourceFile
-from .mapping import memory_file
+from .listing import SourceFile, open_regular
+from .mapping import DATA, memory_file
 
 # Large files start on a page: the kernel then copies page by page.
 _PAGE_ALIGNED_FROM = 64 << 10
@@ -48,7 +48,7 @@ class MemorySegment:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.descriptor = memory_file("data")
+        self.descriptor = memory_file(DATA)
         self.position = 0
         self._lock = threading.Lock()
 
@@ -65,7 +65,7 @@ class MemorySegment:
     ) -> Placed | None:
         """Appends one file if the budget has room for it; None if not. `moved` is told of every part that was read."""
         try:
-            source = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            source = open_regular(file.path)
             try:
                 if read_ahead:
                     os.posix_fadvise(source, 0, 0, os.POSIX_FADV_WILLNEED)
@@ -236,7 +236,7 @@ def _estimated_ratio(files: Sequence[SourceFile], codec: Codec) -> float:
     before = after = 0.0
     for file in files[::step]:
         try:
-            source = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            source = open_regular(file.path)
         except OSError:
             continue
         try:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import GH200Error
 from ..settings.dataset_file import IN_MEMORY, DatasetReader
 from ..settings.problems import SettingsError
 from .staged import staged, staged_for_use
@@ -15,8 +13,6 @@ from .staged import staged, staged_for_use
 logger = logging.getLogger("gh200.in_memory")
 
 REPRESENTATION_KEY = "gh200_in_memory"
-# Caches of upstream's: written by the run, so nothing of them could be staged.
-_CACHE_TYPES = frozenset({"text_embeds", "image_embeds", "conditioning_image_embeds", "distillation_cache"})
 
 
 def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -25,7 +21,6 @@ def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         known.forget()
     if not isinstance(entries, list):
         return entries
-    _refuse_unusable(entries)
     reader = DatasetReader({}, list(entries))
     if reader.problems:
         raise SettingsError(reader.problems)
@@ -37,24 +32,6 @@ def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             entry = {key: value for key, value in entry.items() if key != IN_MEMORY} | {"type": "local"}
         changed.append(entry)
     return changed
-
-
-def _refuse_unusable(entries: Sequence[object]) -> None:
-    known = [entry for entry in entries if isinstance(entry, Mapping)]
-    counts = Counter(str(entry.get("id")) for entry in known if not entry.get("disabled") and not entry.get("disable"))
-    problems: dict[str, None] = {}
-    for entry in known:
-        name = str(entry.get("id"))
-        if entry.get("type") != IN_MEMORY:
-            continue
-        if counts[name] > 1:
-            problems[f'the id "{name}" is given to {counts[name]} datasets'] = None
-        if entry.get("dataset_type") in _CACHE_TYPES:
-            problems[f'"{name}" is a cache: use cache_config with "unified_memory" for those'] = None
-    if problems:
-        raise GH200Error(
-            "These in-memory datasets cannot be used.", why="\n".join(problems), fix="change the dataset configuration"
-        )
 
 
 def any_in_memory() -> bool:

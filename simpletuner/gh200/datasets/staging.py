@@ -13,16 +13,18 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..errors import GH200Error
+from tqdm import tqdm
+
+from ..errors import GH200Error, printable
 from ..memory.limits import Limit, memory_limits, over_limit, spoken_size
 from ..memory.numa import keep_to_cpu_memory
 from ..run import STAGED, current
 from .arena import SharedArena, create_arena
 from .budget import StagingBudget
 from .codecs import Codec, load_codec
-from .index import Row
+from .index import NOT_STAGED, Row
 from .listing import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
-from .progress import Progress, Told, bar, nobody
+from .report import report_files
 from .segment import BLOCK_BYTES, MemorySegment, SourceChanged, estimated_room, room_for_all
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ logger = logging.getLogger("gh200.in_memory")
 
 # After staging, what nobody has to wait for: the page cache is given back, huge pages are made.
 PAGE_CACHE_THREAD = "gh200-page-cache"
-_SHOWN_PROBLEMS = 20
 # Each is a descriptor in every process that attaches.
 _MOST_SEGMENTS = 16
 _TICK_SECONDS = 0.2
@@ -60,16 +61,20 @@ class Job:
     budget: StagingBudget
     rows: list[Row | None]
     numbers: Iterator[int]
-    progress: Progress
     problems: list[str] = field(default_factory=list)
     left_out: list[int] = field(default_factory=list)
     policy_problems: set[str] = field(default_factory=set)
     stop: threading.Event = field(default_factory=threading.Event)
-    taking: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    bytes_read: int = 0
 
     def next_number(self) -> int | None:
-        with self.taking:
+        with self.lock:
             return next(self.numbers, None)
+
+    def moved(self, size: int) -> None:
+        with self.lock:
+            self.bytes_read += size
 
 
 class Worker:
@@ -90,7 +95,7 @@ class Worker:
 
     def _stage(self, number: int, file: SourceFile) -> None:
         job = self.job
-        placed = self.segment.add(file, job.codec, job.budget, self.shares, job.progress.move)
+        placed = self.segment.add(file, job.codec, job.budget, self.shares, job.moved)
         if placed is not None:
             where = (self.segment.number, placed.blocks, placed.offset, placed.stored)
             seen = (file.size, placed.mtime_ns, placed.ctime_ns, file.device, file.inode)
@@ -102,22 +107,16 @@ class Worker:
             raise over_limit(job.dataset, need, job.budget.limit, estimated=True, compressed=job.codec is not None)
 
 
-def stage(
-    dataset: str,
-    root: str | os.PathLike[str],
-    options: InMemory,
-    kinds: Kinds = _KINDS,
-    told: Told = nobody,
-) -> SharedArena:
+def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds = _KINDS) -> SharedArena:
     """Checks the limits, then reads the whole folder into a new arena; one log line at the end says what was done."""
     try:
-        return _stage(dataset, root, options, kinds, Progress(told))
+        return _stage(dataset, root, options, kinds)
     except (OSError, MemoryError, RuntimeError) as error:
         number = _number_of(error)
         why = _LIMITS_OF_THE_SHELL.get(number) if number is not None else None
         raise StagingFailed(
             f'The in-memory dataset "{dataset}" could not be staged.',
-            where=os.fspath(root),
+            where=printable(os.fspath(root)),
             why=f"{error or type(error).__name__}" + (f"; {why}" if why else ""),
             fix="raise the limit that is named, use fewer in_memory.num_workers, or set the dataset's type to local",
         ) from error
@@ -130,25 +129,21 @@ def _number_of(error: BaseException) -> int | None:
     return errno.EAGAIN if "new thread" in str(error) else getattr(error, "errno", None)
 
 
-def _stage(
-    dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds, progress: Progress
-) -> SharedArena:
+def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds) -> SharedArena:
     began = time.monotonic()
     codec = load_codec(options.compression)
-    progress.begin("listing")
-    listing = list_dataset(root, progress.move)
+    listing = list_dataset(root)
     if not listing.files:
         raise GH200Error(
             f'The in-memory dataset "{dataset}" has nothing to stage.',
-            where=listing.root,
-            why="; ".join(listing.problems) or "the folder holds no files besides caches",
+            where=printable(listing.root),
+            why="; ".join(map(printable, listing.problems)) or "the folder holds no files besides caches",
             fix="check instance_data_dir",
         )
     limit = check_limits(dataset, listing, options, codec)
     rows: list[Row | None] = [None] * len(listing.files)
-    numbers = iter(_in_order(listing.files, options))
     budget = StagingBudget(limit, lambda: memory_limits()[0])
-    job = Job(dataset, listing, options, codec, budget, rows, numbers, progress, list(listing.problems))
+    job = Job(dataset, listing, options, codec, budget, rows, iter(range(len(rows))), list(listing.problems))
     count = min(options.workers, len(listing.files))
     segments = [MemorySegment(number) for number in range(min(count, _MOST_SEGMENTS))]
     workers = [Worker(job, segments[number % len(segments)], count > len(segments)) for number in range(count)]
@@ -158,7 +153,6 @@ def _stage(
         for segment in segments:
             segment.close()
         raise
-    progress.begin("indexing")
     arena = _arena_of(job, [segment.descriptor for segment in segments])
     _report(job, time.monotonic() - began)
     # A quarter of the staging time, and nobody has to wait for it.
@@ -166,13 +160,6 @@ def _stage(
     work = (weakref.ref(arena), arena.huge_steps(), staged, kinds)
     threading.Thread(target=_afterwards, args=work, name=PAGE_CACHE_THREAD, daemon=True).start()
     return arena
-
-
-def _in_order(files: list[SourceFile], options: InMemory) -> list[int]:
-    """What comes first is held where only a part fits."""
-    if options.partial_order == "listing" or options.on_limit != "partial":
-        return list(range(len(files)))
-    return sorted(range(len(files)), key=lambda number: files[number].size, reverse=options.partial_order == "largest")
 
 
 def _afterwards(
@@ -202,7 +189,6 @@ def check_limits(dataset: str, listing: Listing, options: InMemory, codec: Codec
 
 
 def _run(job: Job, workers: list[Worker]) -> None:
-    job.progress.begin("reading", job.listing.bytes)
     with ThreadPoolExecutor(len(workers), thread_name_prefix="gh200-staging") as pool:
         try:
             futures = [pool.submit(worker.run) for worker in workers]
@@ -214,22 +200,21 @@ def _run(job: Job, workers: list[Worker]) -> None:
 
 
 def _watch(job: Job, futures: list[Future[None]]) -> None:
-    with bar(f"Staging {job.dataset}", job.listing.bytes) as shown:
+    total = job.listing.bytes
+    with tqdm(total=total, unit="B", unit_scale=True, desc=f"Staging {job.dataset}", mininterval=0.5) as shown:
         waiting = True
         while waiting:
             done, pending = wait(futures, timeout=_TICK_SECONDS, return_when=FIRST_EXCEPTION)
-            shown.update(min(job.progress.done, job.listing.bytes) - shown.n)
+            shown.update(min(job.bytes_read, total) - shown.n)
             waiting = bool(pending) and not any(future.exception() for future in done)
 
 
 def _arena_of(job: Job, segments: list[int]) -> SharedArena:
-    """Only what was staged gets a number; the rest of the names stay on disk."""
+    """Only what was staged gets a number; the other names say that their files are read from disk."""
     rows = [row for row in job.rows if row is not None]
     numbers = {old: new for new, old in enumerate(old for old, row in enumerate(job.rows) if row is not None)}
-    names = [(name, numbers[old]) for name, old in job.listing.names if old in numbers]
-    left = sum(job.listing.files[number].size for number in job.left_out)
-    more = {"block": BLOCK_BYTES, "left_out": len(job.left_out), "left_out_bytes": left, "dataset": job.dataset}
-    more["bytes"] = sum(row.size for row in rows)
+    names = [(name, numbers.get(old, NOT_STAGED)) for name, old in job.listing.names]
+    more = {"block": BLOCK_BYTES, "bytes": sum(row.size for row in rows)}
     return create_arena(job.listing.root, job.codec.name if job.codec else None, rows, names, segments, more)
 
 
@@ -258,15 +243,6 @@ def _report_left_out(job: Job) -> None:
     report_files(
         job.dataset,
         f"of {len(job.rows)} ({spoken_size(left)}, {left / max(job.listing.bytes, 1):.1%} of the bytes) did not fit and "
-        f"are read from disk; limit: {limit.name}, {spoken_size(limit.bytes)}; "
-        f'partial_order is "{job.options.partial_order}"',
+        f"are read from disk; limit: {limit.name}, {spoken_size(limit.bytes)}",
         [f"{file.path}: {spoken_size(file.size)}" for file in files],
     )
-
-
-def report_files(dataset: str, what: str, problems: list[str]) -> None:
-    if problems:
-        # Names need not be text; a log file would refuse them as they are.
-        shown = "\n  ".join(problems[:_SHOWN_PROBLEMS]).encode(errors="backslashreplace").decode()
-        more = f"\n  ... and {len(problems) - _SHOWN_PROBLEMS} more" if len(problems) > _SHOWN_PROBLEMS else ""
-        logger.warning("(id=%s) %d files %s:\n  %s%s", dataset, len(problems), what, shown, more)

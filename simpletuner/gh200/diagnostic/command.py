@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import GH200Error
 from ..memory.driver import CudaError, Driver
 from ..preflight.config import read_config
-from ..settings.transport import loaded_config
+from ..settings.blocks import loaded_config
 from .acceptance import command as acceptance
 from .allocation import Allocation, try_allocation
 from .bandwidth import Bandwidth, measure

@@ -12,16 +12,6 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _MPOL_BIND = 2
 
 
-def cpu_node(sysfs: Path = SYSFS) -> int | None:
-    """The node all CPUs of this process belong to; None where it may run on several or the machine has one."""
-    nodes = sorted(listed(sysfs / "has_cpu"))
-    if len(nodes) < 2:
-        return None
-    mine = os.sched_getaffinity(0)
-    holding = [node for node in nodes if mine & listed(sysfs / f"node{node}/cpulist")]
-    return holding[0] if len(holding) == 1 else None
-
-
 def nodes_without_cpus(sysfs: Path = SYSFS) -> set[int]:
     return listed(sysfs / "has_memory") - listed(sysfs / "has_cpu")
 
@@ -36,11 +26,8 @@ def memory_of(node: int, field: str, sysfs: Path = SYSFS) -> int:
 
 
 def keep_to_cpu_memory(sysfs: Path = SYSFS) -> str:
-    """Binds this thread's new pages to nodes that have CPUs; returns what went wrong, empty when nothing did."""
-    if not nodes_without_cpus(sysfs):
-        return ""
-    node = cpu_node(sysfs)
-    return bind_thread({node} if node is not None else listed(sysfs / "has_cpu"))
+    """Binds this thread's new pages to nodes that have CPUs, the nearest first; returns what went wrong."""
+    return bind_thread(listed(sysfs / "has_cpu")) if nodes_without_cpus(sysfs) else ""
 
 
 def bind_thread(nodes: set[int]) -> str:

@@ -56,9 +56,6 @@ class Timed:
     timings: dict[Way, Timing]
     failed: dict[Way, str]
 
-    def gb_per_second(self, way: Way) -> float:
-        return self.batch_bytes / self.timings[way].median / 1e9
-
 
 def time_ways(
     device: int, batch_bytes: int, *, entries: int = 1, ways: Sequence[Way] = WAYS, seconds: float = SECONDS

@@ -20,7 +20,7 @@ from ..memory.limits import memory_limits, spoken_size
 from ..preflight.check import preflight
 from ..preflight.report import many, some
 from ..preflight.upstream import Upstream, package_of_upstream, upstream_record
-from ..settings.transport import loaded_values
+from ..settings.blocks import loaded_values
 from .captions import with_captions
 from .choices import SCHEMA, Job, Machine, Wishes, choose
 from .folder import Folder, look_at

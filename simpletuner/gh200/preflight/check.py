@@ -34,7 +34,7 @@ def preflight(
     gpu: Callable[[], int] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """`config` is what a run gets (`settings.transport.loaded_config`); without `keys` upstream has parsed it already."""
+    """`config` is what a run gets (`settings.blocks.loaded_config`); without `keys` upstream has parsed it already."""
     report, config = Report(str(path)), with_examples(config)
     upstream, why = upstream_record(read and keys, say)
     if upstream is None and keys:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import GH200Error
-from ..settings.transport import loaded_config
+from ..settings.blocks import loaded_config
 from .check import preflight
 
 _EXAMPLES = """\

@@ -69,7 +69,7 @@ class Config:
 
 
 def read_config(path: Path, config: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
-    """`config` is the file as a run gets it (`settings.transport.loaded_config`)."""
+    """`config` is the file as a run gets it (`settings.blocks.loaded_config`)."""
     entries, missing = _entries(config)
     datasets = tuple(_dataset(entry) for entry in entries if entry.get("instance_data_dir"))
     settings, problems = judge_config(config, environ)

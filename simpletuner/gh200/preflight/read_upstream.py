@@ -83,9 +83,10 @@ def dataset_keys() -> list[str]:
 
 
 def read() -> Record:
+    from simpletuner.gh200.settings.keys import BLOCK_KEYS
     from simpletuner.helpers.configuration.cmd_args import get_argument_parser
 
-    keys = keys_of(get_argument_parser())
+    keys = {name: key for name, key in keys_of(get_argument_parser()).items() if name not in BLOCK_KEYS}
     optimizers: Mapping[str, Any] = optional("optimizer_choices", "helpers.training.optimizer_param", {})
     trackers = optional("REPORT_TO_CHOICES", "helpers.training.reporting", ())
     for name, choices in (("optimizer", sorted(optimizers)), ("report_to", list(trackers))):

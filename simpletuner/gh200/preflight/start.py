@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GH200Error, stop
+from ..settings import arguments
 from ..settings.config_file import config_path
 from ..settings.keys import DATASETS_FILE_KEY, INLINE_KEYS, is_ours
-from ..settings.transport import command_line_config, loaded_values
+from ..state import StateHooks
 from .alone import claim_output
 from .check import preflight, stop_if_it_cannot_work
 
@@ -28,11 +29,21 @@ def asked_for(config: Mapping[str, Any]) -> bool:
     return not (isinstance(block, Mapping) and str(block.get(_SWITCH[1], True)).lower() in ("false", "0", "no", "off"))
 
 
+def take_config_flag() -> None:
+    """`train.py --config FILE`, checked and made the command line of this process."""
+    if {"-h", "--help"} & set(sys.argv):
+        return
+    check_command_line(sys.argv[1:])
+    try:
+        arguments.take_config_flag()
+    except GH200Error as error:
+        stop(error)
+
+
 def check_command_line(argv: list[str]) -> None:
     """Before upstream parses a file named with --config: its own parser tells one wrong key, after half a minute."""
     try:
-        path = config_path(argv)
-        config = loaded_values(command_line_config(argv) or {})
+        path, config = config_path(argv), arguments.command_line_values(argv)
     except GH200Error as error:
         stop(error)
     if path is None or not asked_for(config):
@@ -51,7 +62,7 @@ def check_command_line(argv: list[str]) -> None:
 
 def check_run(raw: Mapping[str, Any], dataset_file: object, origin: str) -> None:
     """A run that came another way: upstream has accepted its keys, and said which file has the datasets."""
-    if config_path(sys.argv[1:]) is not None or not asked_for(raw):
+    if StateHooks.get_config_file()[0] is not None or not asked_for(raw):
         return
     if not any(raw.get(key) is not None for key in INLINE_KEYS):
         if not dataset_file:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .schedule import MEASURED
-from .stand_in import StandIn, instead, instead_where_present
+from .stand_in import StandIn, instead
 
 if TYPE_CHECKING:
     from .apply import RampControl
@@ -68,7 +68,7 @@ class TrainerAnswers(StandIn):
         if self.trainer.accelerator.is_main_process:
             _announce(self.control)
 
-    @instead_where_present
+    @instead
     def get_steps_per_epoch_for_epoch(self, epoch: int) -> int:
         return self.counts.steps_in(epoch)
 
@@ -97,7 +97,7 @@ class ValidationAnswers(StandIn):
         closed = self.trainer.accelerator.sync_gradients
         return self.upstream.should_perform_intermediary_validation(0 if closed else 1, *args, **kwargs)
 
-    @instead_where_present
+    @instead
     def _epoch_relative_step(self, steps_per_epoch: int) -> int:
         state = self.trainer.state
         return self.counts.step_in_epoch(int(state["current_epoch"]), int(state["global_step"]))
@@ -112,7 +112,7 @@ class EvaluationAnswers(StandIn):
         super().__init__()
         self.counts = control.counts
 
-    @instead_where_present
+    @instead
     def _epoch_progress(self, training_state: Mapping[str, Any], steps_per_epoch: float) -> float:
         epoch = int(training_state.get("current_epoch") or 1)
         done = self.counts.step_in_epoch(epoch, int(training_state.get("global_step", 0)))

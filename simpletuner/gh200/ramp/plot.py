@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from ..errors import GH200Error, stop
+from ..settings.blocks import loaded_config
 from ..settings.sources import read_config_settings
-from ..settings.transport import loaded_config
 from .reader import ramp_from
 from .schedule import GH200GradientRamp, RampError
 

@@ -21,7 +21,6 @@ def ramp_from(asked: Optimizations, config: Mapping[str, object], processes: int
         num_processes=processes,
         gradient_accumulation_steps=sizes.gradient_accumulation_steps,
         shape=asked.batch_rampup_shape,
-        increment=asked.batch_rampup_increment,
         unit=asked.batch_rampup_unit,
         table=tuple(asked.batch_rampup_table or ()),
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .. import stand_in
-from ..stand_in import instead, instead_where_present
+from ..stand_in import instead
 from .schedule import RampError
 
-__all__ = ["StandIn", "instead", "instead_where_present"]
+__all__ = ["StandIn", "instead"]
 
 
 class StandIn(stand_in.StandIn):

@@ -17,7 +17,11 @@ from .schema import InMemory
 
 IN_MEMORY = "in_memory"
 INLINE_FILE_NAME = "gh200_datasets.json"
+# Keys of v1: files are held in the order of the listing, and nobody waits for another run.
+_REMOVED = {"partial_order", "patience_seconds"}
 _SIMILAR = 0.8
+# Caches of upstream's: written by the run, so nothing of them could be staged.
+_CACHE_TYPES = ("text_embeds", "image_embeds", "conditioning_image_embeds", "distillation_cache")
 
 
 class DatasetReader:
@@ -34,6 +38,7 @@ class DatasetReader:
         for index, entry in enumerate(dataset_file or ()):
             if isinstance(entry, Mapping):
                 self._check_in_memory(entry, join_path(DATASETS_FILE_KEY, index))
+        self._check_ids_of_file([entry for entry in dataset_file or () if isinstance(entry, Mapping)])
 
     def _inline(self, raw: Mapping[str, object]) -> list[object] | None:
         datasets, older = raw.get("datasets"), raw.get("data_backend")
@@ -89,6 +94,14 @@ class DatasetReader:
         else:
             seen[name] = path
 
+    def _check_ids_of_file(self, entries: list[Mapping[str, object]]) -> None:
+        """Upstream's own datasets may share an id; what is held in RAM is found by it."""
+        on = [entry for entry in entries if not entry.get("disabled") and not entry.get("disable")]
+        names = [str(entry.get("id")) for entry in on]
+        for name in dict.fromkeys(str(entry.get("id")) for entry in on if entry.get("type") == IN_MEMORY):
+            if (count := names.count(name)) > 1:
+                self.problems.append(Problem(DATASETS_FILE_KEY, f"the id {shown(name)} is given to {count} datasets"))
+
     def _check_in_memory(self, entry: Mapping[str, object], path: str) -> None:
         kind = entry.get("type")
         if kind != IN_MEMORY:
@@ -100,8 +113,14 @@ class DatasetReader:
                 self.problems.append(Problem(inner, f'belongs inside the dataset\'s "{IN_MEMORY}" block'))
             elif key != IN_MEMORY and isinstance(value, Mapping) and _similar(key):
                 self.problems.append(Problem(inner, f'unknown block. Did you mean "{IN_MEMORY}"?'))
-        if not entry.get("instance_data_dir"):
+        if entry.get("dataset_type") in _CACHE_TYPES:
+            text = f'{shown(entry["dataset_type"])} is a cache: use "cache_config" with "unified_memory" for it'
+            self.problems.append(Problem(join_path(path, "dataset_type"), text))
+        elif not entry.get("instance_data_dir"):
             self.problems.append(Problem(join_path(path, "instance_data_dir"), "missing; the folder to hold in RAM"))
+        block = entry.get(IN_MEMORY)
+        for key in sorted(_REMOVED & block.keys()) if isinstance(block, Mapping) else ():
+            self.notes.append(f'"{join_path(path, IN_MEMORY)}.{key}" is no longer a key and has no effect; remove it')
         try:
             self.in_memory[str(entry.get("id", ""))] = in_memory_options(entry.get(IN_MEMORY), path)
         except SettingsError as error:
@@ -120,6 +139,8 @@ class DatasetReader:
 def in_memory_options(block: object, dataset: str = "") -> InMemory:
     """The checked `in_memory` block of a dataset, whoever hands it over; None is a dataset without one."""
     try:
+        if isinstance(block, Mapping):
+            block = {key: value for key, value in block.items() if key not in _REMOVED}
         return InMemory.model_validate({} if block is None else block)
     except ValidationError as error:
         raise SettingsError(problems_of(error, InMemory, join_path(dataset, IN_MEMORY))) from error

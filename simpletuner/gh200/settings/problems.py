@@ -23,7 +23,7 @@ _SIMPLE_TYPES = {
     "object": "a block of keys",
     "array": "a list",
 }
-_BOUNDS = {"minimum": "at least {}", "exclusiveMinimum": "above {}"}
+_BOUNDS = {"minimum": "at least {}", "exclusiveMinimum": "above {}", "maximum": "at most {:.0f}"}
 
 
 @dataclass(frozen=True)

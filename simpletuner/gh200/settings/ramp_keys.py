@@ -11,7 +11,6 @@ _NOT_BESIDE_A_TABLE = (
     "target_effective_batch_size",
     "batch_rampup_steps",
     "batch_rampup_shape",
-    "batch_rampup_increment",
 )
 
 
@@ -19,9 +18,6 @@ def check_ramp(block: Optimizations, where: str) -> tuple[list[Problem], list[st
     """Problems, and what an operator may not expect."""
     problems: list[Problem] = []
     notes: list[str] = []
-    if block.batch_rampup_increment is not None and block.batch_rampup_shape != "staircase":
-        path = join_path(where, "batch_rampup_increment")
-        problems.append(Problem(path, 'only has a meaning with "batch_rampup_shape": "staircase"'))
     if not block.enable_batch_size_rampup:
         idle = sorted(key for key in block.model_fields_set if key.startswith("batch_rampup_"))
         if idle and "enable_batch_size_rampup" not in block.model_fields_set:

@@ -33,6 +33,8 @@ OneOrMore = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 ZeroOrMore = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+# Counted in bytes later: a number too large for that is a mistake.
+Gigabytes = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False), BeforeValidator(_no_bool)]
 UpstreamCount = Annotated[int, Field(ge=1), BeforeValidator(_as_upstream_reads)]
 NotEmpty = Annotated[str, Field(min_length=1)]
 
@@ -65,7 +67,7 @@ class CacheConfig(ConfigBlock):
         description="Write new entries through to upstream's cache files. False keeps them in a folder of this run, "
         "removed at its end.",
     )
-    memory_limit_gb: AboveZero | None = Field(
+    memory_limit_gb: Gigabytes | None = Field(
         None,
         description="Most memory the unified-memory caches may hold together, in GB (10^9 bytes). Absent: bounded by"
         " the oversubscription ratio and free RAM.",
@@ -88,8 +90,7 @@ class CacheConfig(ConfigBlock):
     )
     adaptive_prefetch: bool = Field(
         False,
-        description="Let `prefetch` stop and start again by what is observed in the run: whether batches were there in "
-        "time, and whether steps waited for data.",
+        description="Let `prefetch` pause for a while when most batches were not on the GPU in time, and try again.",
     )
 
 
@@ -116,11 +117,6 @@ class Optimizations(ConfigBlock):
         "`OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, and in the trackers as `gh200/...`; 0 writes and reads nothing. Acts when "
         "the config has a key of the fork's; the environment alone does not count.",
     )
-    uvm_log_interval: ZeroOrMore | None = Field(
-        None,
-        description="Older key, counted in steps: `telemetry_interval` has taken over. 0 is still off, any other number "
-        "means the default of `telemetry_interval`.",
-    )
     managed_memory: Literal["off", "state", "all"] = Field(
         "off",
         description="Train beyond the GPU's own memory on stock PyTorch: state puts the targets below into managed memory,"
@@ -132,7 +128,7 @@ class Optimizations(ConfigBlock):
         description="What managed_memory state covers. Optimizer state and EMA prefer the CPU's memory and are mapped for"
         " the GPU, weights and gradients prefer the GPU.",
     )
-    managed_memory_limit_gb: AboveZero | None = Field(
+    managed_memory_limit_gb: Gigabytes | None = Field(
         None,
         description="Most managed memory torch may take, in GB (10^9 bytes); beyond it torch is out of memory. Absent:"
         " `uvm_oversubscription_ratio` times the GPU's memory. Free memory and control groups bound it too.",
@@ -172,11 +168,6 @@ class Optimizations(ConfigBlock):
         description="How the effective batch size grows over the ramp; measured: from two micro-batches on, when the "
         "gradient noise scale says that it pays.",
     )
-    batch_rampup_increment: OneOrMore | None = Field(
-        None,
-        description="Height of one stair in samples; only with the staircase shape, where absent means one micro-"
-        "batch over all processes.",
-    )
     batch_rampup_lr_scaling: Literal["target", "initial", "follow", "linear", "sqrt"] = Field(
         "target",
         description="With upstream's `lr_scale`, the batch size the learning rate is scaled by: the target, the "
@@ -210,10 +201,8 @@ class Optimizations(ConfigBlock):
     )
     fast_start: bool | None = Field(
         None,
-        description="How a run comes to its first batch: pictures are measured by worker processes and none is lost, captions "
-        "are read once, the sampler's cost does not grow with the bucket. True also takes what the last start established "
-        "about text embeddings and metadata as it stands where nothing has changed. False is upstream's own code. Absent: on, "
-        "without the latter, when the config has a key of the fork's; the environment alone does not count.",
+        description="The scan of a dataset: image headers are read by worker processes and no file is lost. False is "
+        "upstream's own scan. Absent: on when the config has a key of the fork's; the environment alone does not count.",
     )
 
 
@@ -226,7 +215,7 @@ class InMemory(ConfigBlock):
     num_workers: OneOrMore | None = Field(
         None, description="Threads that read files while staging. Absent: min(72, CPU count)."
     )
-    memory_limit_gb: AboveZero | None = Field(
+    memory_limit_gb: Gigabytes | None = Field(
         None,
         description="Most RAM this dataset may take, in GB (10^9 bytes). Absent: free memory and the cgroup limit "
         "decide.",
@@ -234,14 +223,6 @@ class InMemory(ConfigBlock):
     on_limit: Literal["error", "partial"] = Field(
         "error",
         description="When the dataset is larger than the limit: stop, or hold what fits and read the rest from disk.",
-    )
-    partial_order: Literal["listing", "smallest", "largest"] = Field(
-        "listing", description="Which files come first where only a part fits (`on_limit` is `partial`)."
-    )
-    patience_seconds: AboveZero = Field(
-        120,
-        description="How long to wait for another process that stages the folder and makes no progress, before reading "
-        "from disk.",
     )
     release_after_cache: bool = Field(
         False, description="Free the RAM once the VAE cache is built and nothing reads the source files any more."

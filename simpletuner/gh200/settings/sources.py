@@ -34,7 +34,7 @@ def read_settings(
 
 
 def read_config_settings(config: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """The settings of a run with this config (`transport.loaded_config`), for whoever judges it without a run."""
+    """The settings of a run with this config (`blocks.loaded_config`), for whoever judges it without a run."""
     return read_settings(config, environ, dataset_file=entries_of_file(config.get(DATASETS_FILE_KEY)))
 
 
@@ -67,7 +67,7 @@ class _Reader:
         caches = self._block(CACHES)
         optimizations = self._block(OPTIMIZATIONS)
         self._older_spellings(optimizations)
-        self._older_log_interval(optimizations)
+        self._removed_keys(optimizations)
         self._hints_follow_caches(caches, optimizations)
         self._environment(optimizations)
         self._ramp_follows_sizes(optimizations)
@@ -132,15 +132,19 @@ class _Reader:
         if size is not None:
             self._adopt(block, "initial_effective_batch_size", "initial_effective_batch_size", size)
 
-    def _older_log_interval(self, block: dict[str, object]) -> None:
+    def _removed_keys(self, block: dict[str, object]) -> None:
+        """Keys of v1: where another one has taken over a run goes on, where the schedule would differ it does not."""
         old, key = "uvm_log_interval", "telemetry_interval"
-        if old not in block:
-            return
-        means = "it has no effect beside that" if key in block else "0 is still off, another number means its default"
-        self.notes.append(f'"{old}" is the older key; "{key}" (seconds) has taken over: {means}')
-        if key not in block and _meaning(old, block[old]) == 0:
-            block[key] = 0
-            self.origins[join_path(OPTIMIZATIONS, key)] = join_path(OPTIMIZATIONS, old)
+        if old in block:
+            steps = block.pop(old)
+            self.origins.pop(join_path(OPTIMIZATIONS, old))
+            self.notes.append(f'"{old}" is no longer a key: use "{key}" (seconds); 0 is off, as it was')
+            if key not in block:
+                block[key] = 0 if steps in (0, "0") else Optimizations.model_fields[key].default
+                self.origins[join_path(OPTIMIZATIONS, key)] = join_path(OPTIMIZATIONS, old)
+        if block.pop("batch_rampup_increment", None) is not None:
+            path = join_path(OPTIMIZATIONS, "batch_rampup_increment")
+            self.problems.append(Problem(path, 'no longer a key: write the stairs as rows of "batch_rampup_table"'))
 
     def _adopt(self, block: dict[str, object], old: str, key: str, value: object) -> None:
         path = join_path(OPTIMIZATIONS, key)

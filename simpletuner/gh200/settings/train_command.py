@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from .config_file import FLAG
+import sys
+
+from ..errors import ConfigFileError, stop
+from .config_file import FLAG, config_path, read_config_file
 from .keys import BLOCK_KEYS, plain_key
 
 _CLI_OWN = ("--example", "-e", "--env", "-h", "--help")
+# Upstream's name for no environment; without one named it insists on a config.json in the current directory.
+_NO_ENVIRONMENT = ["--env", "default"]
+
+
+def train_command() -> None:
+    """A file that cannot be used stops here, and not in the child process."""
+    line = train_command_line(sys.argv)
+    if line is sys.argv:
+        return
+    try:
+        path = config_path(sys.argv[1:])
+        if path is not None:
+            read_config_file(path)
+    except ConfigFileError as error:
+        stop(error)
+    sys.argv[:] = line
 
 
 def train_command_line(argv: list[str]) -> list[str]:
@@ -32,4 +51,6 @@ def train_command_line(argv: list[str]) -> list[str]:
             rewritten.append(f"{plain_key(flag)}={words.pop(0)}")
         else:
             rewritten.append(word.removeprefix("--"))
+    if FLAG in names and not {word.partition("=")[0] for word in own} & {"--env", "--example", "-e"}:
+        own += _NO_ENVIRONMENT
     return [*argv[:start], *own, *rewritten]

@@ -1,1 +1,1 @@
-"""From the start of a run to its first batch: the scan of a dataset's pictures, and the sampler."""
+"""From the start of a run to its first batch: the scan of a dataset's images."""

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from ..errors import printable
 from ..own_files import write_whole
 
 logger = logging.getLogger("gh200.start")
@@ -21,11 +22,12 @@ class LeftOut:
         self._by_reason: dict[str, list[str]] = {}
 
     def add(self, path: str, reason: str) -> None:
-        self._by_reason.setdefault(reason, []).append(path)
+        self._by_reason.setdefault(reason, []).append(printable(path))
 
     def report(self, scanned: int) -> None:
         """Nothing to say where every file has its bucket."""
         if not self._by_reason:
+            self._file.unlink(missing_ok=True)
             return
         count = sum(len(paths) for paths in self._by_reason.values())
         lines = [f"(id={self._id}) {count} of {scanned} files scanned are in no bucket:"]

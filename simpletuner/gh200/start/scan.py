@@ -1,163 +1,175 @@
-"""The scan of a dataset: headers by worker processes, upstream's own bucketing once per size, every file accounted for."""
+"""The scan of a dataset: headers read by worker processes, SimpleTuner's own bucketing once per size, every file accounted for."""
 
 from __future__ import annotations
 
-import logging
-import random
+import inspect
+import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
-
-from tqdm import tqdm
 
 from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
 from simpletuner.helpers.training import video_file_extensions
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from ..headers import Header, header, header_of_bytes
+from ..run import current
+from ..stand_in import StandIn, instead, instead_where_present
+from .buckets import BoxFiles, Outcome, SizePlans, bucket_of
 from .left_out import LeftOut
-from .one_file import Outcome, SizePlans, process
-from .pool import BATCH, read_headers
+from .pool import HeaderPool
 
-logger = logging.getLogger("gh200.start")
-
-Progress = Callable[[int, int], object]
+BATCH = 512
+WAIT_SECONDS = 0.005
 _NO_HEADER = Header(None, None, None)
 
 
-def scan(
-    backend: Any, files: Sequence[str], known: set[str], statistics: dict[str, Any] | None, progress: Progress | None
-) -> bool:
-    """Files into buckets and metadata, as upstream's workers do it; `statistics` None: metadata alone. False: not ours."""
-    arguments = StateTracker.get_args()
-    by_header = _has_headers(backend)
-    if type(backend) is not DiscoveryMetadataBackend or (not by_header and _left_to_processes(arguments, statistics)):
-        return False
-    state = random.getstate() if arguments.enable_multiprocessing else None
-    try:
-        _Scan(backend, known, statistics).run(files, progress, by_header)
-    finally:
-        # Upstream's child processes would have drawn from copies of it.
-        if state is not None:
-            random.setstate(state)
-    return True
+def metadata_backend(backend: Any) -> Any:
+    """A dataset's metadata backend; the kind that discovers files in directories gets our scan."""
+    run = current()
+    if run is not None and run.settings.fast_start and type(backend) is DiscoveryMetadataBackend:
+        DatasetScan(backend)
+    return backend
 
 
-def _left_to_processes(arguments: Any, statistics: dict[str, Any] | None) -> bool:
-    """Processes end when their queues are flushed, so nothing is lost; the scan for metadata alone dies in them."""
-    return bool(arguments.enable_multiprocessing) and statistics is not None
+class ScanState:
+    """What the threads of one scan share."""
 
-
-def _has_headers(backend: Any) -> bool:
-    """Whether upstream too would look at this dataset's pictures no further than their headers."""
-    return hasattr(backend, "_probe_image_dimensions") and bool(backend._should_use_metadata_only(False))
-
-
-class _Scan:
-    def __init__(self, backend: Any, known: set[str], statistics: dict[str, Any] | None) -> None:
-        self.backend, self.known = backend, known
-        self.buckets = backend.aspect_ratio_bucket_indices if statistics is not None else None
-        self.statistics: dict[str, Any] = (
-            statistics if statistics is not None else {"total_processed": 0, "skipped": {}}
-        )
+    def __init__(self, backend: Any) -> None:
+        workers = max(1, int(StateTracker.get_args().aspect_bucket_worker_count or 1))
+        self.pool = HeaderPool(min(workers, len(os.sched_getaffinity(0))))
+        # SimpleTuner too must look at this dataset's images no further than their headers.
+        headers = hasattr(backend, "_probe_image_dimensions") and backend._should_use_metadata_only(False)
+        self.plans = SizePlans(backend) if headers else None
+        self.boxes = BoxFiles()
         self.left_out = LeftOut(backend)
-        self.saved = time.time()
+        self.lock = threading.Lock()
+        self.process = os.getpid()
+        self.scanned = 0
+        self.over = False
+        self.error: Exception | None = None
 
-    def run(self, files: Sequence[str], progress: Progress | None, by_header: bool) -> None:
-        outcomes = self._by_header(files) if by_header else self._by_upstream(files)
-        done = 0
-        title = f"({self.backend.id}) Scanning pictures"
-        with tqdm(desc=title, total=len(files), leave=False, ncols=125, miniters=len(files) // 100) as bar:
-            for batch in outcomes:
-                self._take(batch)
-                bar.update(len(batch))
-                done += len(batch)
-                if progress is not None:
-                    progress(done, len(files))
-                if self.backend.should_abort:
-                    return
-                self._save_at_times()
-        self.left_out.report(len(files))
 
-    def _take(self, batch: list[Outcome]) -> None:
-        metadata, skipped = self.backend.image_metadata, self.statistics["skipped"]
-        for path, bucket, found, reason in batch:
-            if bucket is not None:
-                metadata[path] = found
-                if self.buckets is not None:
-                    self.buckets.setdefault(bucket, []).append(path)
-            elif reason is not None:
-                if reason.counted is not None:
-                    skipped[reason.counted] = skipped.get(reason.counted, 0) + 1
-                if reason.words is not None:
-                    self.left_out.add(path, reason.words)
-            if reason is None or reason.processed:
-                self.statistics["total_processed"] += 1
+class DatasetScan(StandIn):
+    """Overrides of one metadata backend: SimpleTuner discovers the files, starts threads, collects and saves."""
 
-    def _by_header(self, files: Sequence[str]) -> Iterator[list[Outcome]]:
-        plans = SizePlans(self.backend, self.known)
-        start = 0
-        for found in self._headers(files):
-            yield plans.outcomes(files[start : start + len(found)], found)
-            start += len(found)
+    upstream_class = "DiscoveryMetadataBackend"
+    feature = "gh200_optimizations.fast_start"
 
-    def _headers(self, files: Sequence[str]) -> Iterator[list[Header]]:
-        staged = self.backend.data_backend
-        if hasattr(staged, "view"):
-            for start in range(0, len(files), BATCH):
-                yield [_staged_header(staged, path) for path in files[start : start + BATCH]]
+    def __init__(self, backend: Any) -> None:
+        super().__init__()
+        self._backend = backend
+        self._state: ScanState | None = None
+        self.take_over(backend)
+
+    @instead
+    def compute_aspect_ratio_bucket_indices(self, *given: Any, **named: Any) -> Any:
+        with self._scanning():
+            return self.upstream.compute_aspect_ratio_bucket_indices(*given, **named)
+
+    @instead
+    def scan_for_metadata(self) -> Any:
+        with self._scanning():
+            return self.upstream.scan_for_metadata()
+
+    @instead_where_present
+    def _probe_image_dimensions(self, image_path_str: str) -> Any:
+        plans = self._state.plans if self._state is not None else None
+        size = plans.sizes.pop(image_path_str, None) if plans is not None else None
+        return {"original_size": size} if size is not None else self.upstream._probe_image_dimensions(image_path_str)
+
+    @instead
+    def _bucket_worker(
+        self, tqdm_queue: Any, files: Any, buckets_queue: Any, metadata_queue: Any, written_queue: Any, *rest: Any
+    ) -> None:
+        """Of what is left the last is the set of known files. `scan_for_metadata` leaves out the queue before it, since 4.3.0."""
+        state = self._state
+        if state is None or state.process != os.getpid():
+            # `enable_multiprocessing`: a process loses nothing, it ends when its queues are flushed.
+            worker = self.upstream._bucket_worker
+            given = [tqdm_queue, files, buckets_queue, metadata_queue, written_queue, *rest]
+            if len(given) < len(inspect.signature(worker).parameters):
+                given.insert(-1, None)
+            worker(*given)
             return
-        # What upstream hands to other readers is not opened here.
-        suffixes = {path.rpartition(".")[2] for path in files}
-        if any(map(_is_video, suffixes)):
-            pictures = iter(read_headers([path for path in files if not _is_video(path)], self._workers()))
-            yield from _with_gaps(files, pictures)
-            return
-        yield from read_headers(files, self._workers())
+        try:
+            self._scan(state, [str(file) for file in files], rest[-1], (buckets_queue, metadata_queue, tqdm_queue))
+            # SimpleTuner stops collecting when its last thread has ended, whatever is still in the queues.
+            queues = [one for one in (buckets_queue, metadata_queue, tqdm_queue) if one is not None]
+            while not state.over and any(one.qsize() for one in queues):
+                time.sleep(WAIT_SECONDS)
+        except Exception as error:  # raised again where the scan was asked for
+            state.error = error
 
-    def _by_upstream(self, files: Sequence[str]) -> Iterator[list[Outcome]]:
-        """No headers to read: each file through upstream's own function, in threads as there, but nothing is lost."""
-        with ThreadPoolExecutor(max_workers=self._workers()) as threads:
-            for start in range(0, len(files), BATCH):
-                yield list(
-                    threads.map(lambda path: process(self.backend, path, self.known), files[start : start + BATCH])
-                )
+    @contextmanager
+    def _scanning(self) -> Iterator[None]:
+        before, state = self._state, ScanState(self._backend)
+        self._state = state
+        try:
+            yield
+        finally:
+            state.over = True
+            state.pool.close()
+            self._state = before
+        if state.error is not None:
+            raise state.error
+        state.left_out.report(state.scanned)
 
-    def _workers(self) -> int:
-        return max(1, int(StateTracker.get_args().aspect_bucket_worker_count or 1))
+    def _scan(self, state: ScanState, files: list[str], known: set[str], queues: tuple[Any, Any, Any]) -> None:
+        buckets_queue, metadata_queue, tqdm_queue = queues
+        new = [path for path in files if path not in known]
+        skipped = {"already_exists": len(files) - len(new)}
+        for start in range(0, len(new), BATCH):
+            if state.over or state.error is not None or self._backend.should_abort:
+                return
+            buckets: dict[str, list[str]] = {}
+            metadata: dict[str, Any] = {}
+            outcomes = self._outcomes(state, new[start : start + BATCH])
+            for path, bucket, found, reason, counter in outcomes:
+                if bucket is not None:
+                    buckets.setdefault(bucket, []).append(path)
+                    metadata[path] = found
+                    continue
+                state.left_out.add(path, reason)
+                if counter is not None:
+                    skipped[counter] = skipped.get(counter, 0) + 1
+            # Not through the queue: SimpleTuner's reader of it takes as long over an entry as all of the above.
+            self._backend.image_metadata.update(metadata)
+            if buckets_queue is not None:
+                buckets_queue.put(buckets)
+            tqdm_queue.put(len(outcomes))
+            with state.lock:
+                state.scanned += len(outcomes)
+        metadata_queue.put(("statistics", {"total_processed": len(new), "skipped": skipped}))
 
-    def _save_at_times(self) -> None:
-        """As upstream does during a long scan, so that a killed one goes on from there."""
-        if self.buckets is not None and time.time() - self.saved >= self.backend.metadata_update_interval:
-            self.backend.save_cache(enforce_constraints=False)
-            self.backend.save_image_metadata()
-            self.saved = time.time()
+    def _outcomes(self, state: ScanState, paths: Sequence[str]) -> list[Outcome]:
+        if state.plans is None:
+            return [bucket_of(self._backend, path) for path in paths]
+        found, boxes = self._headers(state, paths), state.boxes.beside(paths)
+        with state.lock:
+            return state.plans.outcomes(paths, found, boxes)
+
+    def _headers(self, state: ScanState, paths: Sequence[str]) -> list[Header]:
+        staged = self._backend.data_backend
+        images = [path for path in paths if not _is_video(path)]
+        found = (
+            [_staged_header(staged, path) for path in images] if hasattr(staged, "view") else state.pool.read(images)
+        )
+        if len(images) == len(paths):
+            return found
+        by_path = dict(zip(images, found, strict=True))
+        return [by_path.get(path, _NO_HEADER) for path in paths]
 
 
 def _is_video(path: str) -> bool:
-    """By its suffix, which may also stand alone."""
     return path.rpartition(".")[2].lower() in video_file_extensions
 
 
-def _with_gaps(files: Sequence[str], pictures: Iterator[list[Header]]) -> Iterator[list[Header]]:
-    waiting: list[Header] = []
-    for start in range(0, len(files), BATCH):
-        batch = []
-        for path in files[start : start + BATCH]:
-            if _is_video(path):
-                batch.append(_NO_HEADER)
-                continue
-            if not waiting:
-                waiting = next(pictures)[::-1]
-            batch.append(waiting.pop())
-        yield batch
-
-
 def _staged_header(staged: Any, path: str) -> Header:
-    if _is_video(path):
-        return _NO_HEADER
+    """A dataset in RAM is measured from the bytes that were staged."""
     data = staged.view(path)
-    if data is None and getattr(staged.options, "compression", None):
+    if data is None and staged.is_staged(path):
         data = staged.read(path)
     return header(path) if data is None else header_of_bytes(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,21 @@ from fastapi.responses import FileResponse
 
 ROOT = Path(__file__).resolve().parents[3]
 ADDRESS = "/web/gh200/assets"
-_FONT_AWESOME = "@fortawesome/fontawesome-free"
-_PACKAGE = re.compile(r"https?://[\w.-]+(?:/npm)?/((?:@[\w.-]+/)?[\w.-]+)@([\w.]+)/([\w./-]+)")
-_FONTS = re.compile(r"https?://[\w./-]+/font-awesome/([\w.]+)/([\w./-]+)")
-_PRECONNECT = re.compile(r"""[ \t]*<link rel="preconnect" href="https?://[^"]*">\n?""")
+# Where upstream's page loads its packages from.
+_ELSEWHERE = {
+    "https://cdn.jsdelivr.net/npm/bootstrap@5.3.8/": "bootstrap",
+    "https://cdn.jsdelivr.net/npm/dompurify@3/": "dompurify",
+    "https://cdn.jsdelivr.net/npm/js-yaml@4/": "js-yaml",
+    "https://cdn.jsdelivr.net/npm/markdown-it@14/": "markdown-it",
+    "https://cdnjs.cloudflare.com/ajax/libs/font-awesome/7.0.1/": "@fortawesome/fontawesome-free",
+    "https://unpkg.com/@alpinejs/collapse@3.x.x/": "@alpinejs/collapse",
+    "https://unpkg.com/alpinejs@3.x.x/": "alpinejs",
+    "https://unpkg.com/htmx.org@2.0.8/": "htmx.org",
+}
+_CONNECTIONS = (
+    '<link rel="preconnect" href="https://cdn.jsdelivr.net">',
+    '<link rel="preconnect" href="https://cdnjs.cloudflare.com">',
+)
 
 
 @cache
@@ -32,21 +42,15 @@ def packages(place: Path) -> dict[str, dict[str, Any]]:
 
 
 def from_this_machine(source: str, place: Path | None) -> str:
-    """A template with every address led to a vendored file of the same major version; what is not vendored stays."""
+    """A template with the addresses of vendored files led to them; every other address stays."""
     if place is None:
         return source
-    left: list[str] = []
-
-    def led(address: str, package: str, version: str, path: str) -> str:
-        known = packages(place).get(package)
-        if known and path in known["files"] and known["version"].split(".")[0] == version.split(".")[0]:
-            return f"{ADDRESS}/{package}/{path}"
-        left.append(address)
-        return address
-
-    source = _PACKAGE.sub(lambda found: led(found[0], *found.groups()), source)
-    source = _FONTS.sub(lambda found: led(found[0], _FONT_AWESOME, *found.groups()), source)
-    return source if left else _PRECONNECT.sub("", source)
+    for address, package in _ELSEWHERE.items():
+        for path in packages(place).get(package, {}).get("files", ()):
+            source = source.replace(f"{address}{path}", f"{ADDRESS}/{package}/{path}")
+    for link in _CONNECTIONS:
+        source = source.replace(link, "")
+    return source
 
 
 def add_route(router: Any) -> None:

@@ -1,4 +1,4 @@
-"""Our keys as fields of upstream's registry: known to its pages and its search, unknown to its command line."""
+"""Our keys as fields of upstream's registry: known to its parser, its pages, its search and its saves."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ OLDER = "older_spellings"
 
 
 def register(registry: Any) -> None:
-    """Adds one field per key. Before 4.0.6 no field holds JSON: there the blocks are kept, and not shown."""
-    pattern = next(iter(registry._fields.values()), None)
-    json_type = getattr(type(pattern.field_type), "TEXT_JSON", None) if pattern is not None else None
-    if pattern is None or json_type is None:
-        return
+    """Adds one field per key, all of JSON; the key that only editors read is no argument."""
+    pattern = next(iter(registry._fields.values()))
     for order, name in enumerate(sorted(KEPT_KEYS, key=lambda name: (name not in SECTIONS, name))):
         model = TrainingConfig.model_fields.get(name)
         described = (model.description or "") if model else "Where an editor finds the schema of this file."
         registry._add_field(
             type(pattern)(
                 name=name,
-                arg_name=None,
+                arg_name=None if name == SCHEMA_KEY else f"--{name}",
                 ui_label=name if name != SCHEMA_KEY else "JSON schema",
-                field_type=json_type,
+                field_type=type(pattern.field_type).TEXT_JSON,
                 tab=TAB,
                 section=SECTIONS.get(name, OLDER),
                 default_value=None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..preflight.judging import judge_config, judge_ramp
-from ..settings.transport import loaded_values
+from ..settings.blocks import loaded_values
 from ..telemetry.reader import NoTelemetry, read_folder
 
 

@@ -1,10 +1,9 @@
-"""What we change in upstream's templates: one script more, in-memory datasets beside local ones, no other host."""
+"""What we change in upstream's templates: one script more, and no other host."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 from functools import cache
 from pathlib import Path
 
@@ -14,22 +13,18 @@ from .blocks import KEPT_KEYS
 logger = logging.getLogger("gh200.web")
 TEMPLATES = Path(__file__).with_name("templates")
 _SCRIPTS = ("page.js", "live.js")
-_HEAD = re.compile(r"<head[^>]*>")
-_LOCAL = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*type) ([=!])== 'local'")
-_CHOICE = re.compile(r'<option value="local">[^<]*</option>')
-_IN_MEMORY = '<option value="in_memory">In memory (GH200)</option>'
+_HEAD = "<head>"
 
 
 def rewritten(name: str, source: str) -> str:
-    """A template of upstream's as we serve it. A pattern that a release does not have changes nothing there."""
+    """A template of upstream's as we serve it."""
     source = from_this_machine(source, folder())
-    script = _script()
+    script = _script() if name == "base_htmx.html" else None
     if script is None:
         return source
-    if name == "base_htmx.html":
-        source = _HEAD.sub(lambda found: found.group() + script, source, count=1)
-    source = _CHOICE.sub(lambda found: found.group() + _IN_MEMORY, source)
-    return _LOCAL.sub(lambda found: f"{'!' if found.group(2) == '!' else ''}gh200.isLocal({found.group(1)})", source)
+    if _HEAD not in source:
+        logger.warning("The web page has no part of ours: %s of this upstream has no %s.", name, _HEAD)
+    return source.replace(_HEAD, f"{_HEAD}{script}", 1)
 
 
 @cache

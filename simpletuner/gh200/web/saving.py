@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,8 +15,7 @@ from typing import Any
 from fastapi import HTTPException
 
 from ..settings.keys import SCHEMA_KEY, plain_key
-from .blocks import given_in, kept_of, settled, written
-from .whole import check_inside, keep_whole
+from .blocks import given_in, kept_of, settled
 
 # Sent along by our script: the config as the page got it, and the state of the file that it was told to replace.
 SEEN, REPLACES = "gh200_seen", "gh200_replaces"
@@ -25,7 +25,6 @@ _SHOWN_KEYS = 8
 
 def completed_bundle(bundle: Any, form: Any) -> Any:
     """Upstream's result of a form, with our keys as form and file have them."""
-    keep_whole(bundle.store)
     on_disk = kept_of(_loaded(bundle.store, bundle.active_config))
     given = given_in(form, on_disk)
     values, broken = settled(on_disk, given)
@@ -54,12 +53,10 @@ def completed_update(store: Any, name: str, config: Any) -> Any:
     return {**rest, **{key: value for key, value in values.items() if key not in emptied}}
 
 
-def about_to_write(store: Any, name: str, config: Any) -> Any:
-    """A config on its way into a file by any way but the page's own save: update, Save As, copy, rename, import."""
-    if store.config_type == "model":
-        check_inside(store, Path(store._get_config_path(name)))
-        keep_whole(store)
-    return written(config)
+def check_inside(store: Any, path: Path) -> None:
+    """Upstream takes `..` for a name."""
+    if Path(os.path.abspath(store.config_dir)) not in Path(os.path.abspath(path)).parents:
+        raise _refusal(400, "Nothing was saved: this name leads out of the folder of configs.")
 
 
 def check_save(form: Any, service: Any) -> None:

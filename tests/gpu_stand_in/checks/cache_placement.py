@@ -27,7 +27,7 @@ from simpletuner.gh200.run import Run, end  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.settings.sources import read_settings  # noqa: E402
 from tests.gpu_stand_in.stand_in import read_log  # noqa: E402
-from tests.unit.unified_lab import Cache, FolderBackend  # noqa: E402
+from tests.unit.unified_lab import FolderBackend, tiered  # noqa: E402
 
 DEVICE = 1
 MB = 1 << 20
@@ -183,7 +183,7 @@ def check_every_placement_gives_the_same_bits_in_every_epoch() -> None:
     plain = [torch.load(path)["latents"] for path in files]
     for placement in ("managed", "pinned", "hbm", "auto"):
         run = begun(placement)
-        backend = Cache(FolderBackend()).cache_data_backend
+        backend = tiered(FolderBackend())
         for step, epoch in enumerate((0, 1, 2, 3)):
             sites.micro_batch_begins(step)
             for order in (files[epoch:] + files[:epoch],):
@@ -266,7 +266,7 @@ def check_a_gpu_that_cannot_be_timed_leaves_plain_ram_and_says_why() -> None:
 
 def check_pinned_is_one_copy_a_batch_whatever_is_in_it() -> None:
     begun("pinned")
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     files = paths(6)
     collated(backend, files)
     before = logged_copies()
@@ -280,7 +280,7 @@ def check_pinned_is_one_copy_a_batch_whatever_is_in_it() -> None:
 
 def check_a_batch_with_latents_that_are_not_held_is_complete() -> None:
     begun("pinned")
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     kept = backend.torch_load(paths(1)[0])["latents"]
     other, bad = torch.ones(LATENT, dtype=torch.bfloat16), torch.full((4,), float("nan"))
     folder = Path(tempfile.mkdtemp())
@@ -294,7 +294,7 @@ def check_a_batch_with_latents_that_are_not_held_is_complete() -> None:
 
 def check_hbm_waits_for_the_first_steps_and_then_nothing_is_copied() -> None:
     run = begun("hbm")
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     files = paths(6)
     for step in range(2):
         sites.micro_batch_begins(step)
@@ -315,7 +315,7 @@ def check_hbm_waits_for_the_first_steps_and_then_nothing_is_copied() -> None:
 
 def check_hbm_ends_where_the_share_ends() -> None:
     run = begun("hbm")
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     files = paths(6)
     size = torch.load(files[0])["latents"].nbytes
     run.hints.share.measured(free=int(3.5 * size) + 100 * size, total=1000 * size)
@@ -327,7 +327,7 @@ def check_hbm_ends_where_the_share_ends() -> None:
 
 def check_hbm_gives_way_to_training() -> None:
     run = begun("hbm")
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     files = paths(6)
     run.hints.share.measured(*torch.cuda.mem_get_info(DEVICE))
     wanted = collated(backend, files)
@@ -345,7 +345,7 @@ def check_hbm_gives_way_to_training() -> None:
 def check_a_latent_somebody_writes_to_in_hbm_is_read_again() -> None:
     run = begun("hbm")
     files = FolderBackend()
-    backend = Cache(files).cache_data_backend
+    backend = tiered(files)
     (path,) = paths(1)
     run.hints.share.measured(64 * MB, 128 * MB)
     collated(backend, [path])
@@ -358,7 +358,7 @@ def check_a_latent_somebody_writes_to_in_hbm_is_read_again() -> None:
 
 def check_refused_pinned_memory_leaves_upstreams_way() -> None:
     begun("pinned")
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     files = paths(2)
     with mock.patch.object(torch, "empty", nothing_pinned(torch.empty)):
         first = collated(backend, files)

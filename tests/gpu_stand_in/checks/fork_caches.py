@@ -27,7 +27,7 @@ from simpletuner.gh200.memory.driver import Driver, load_driver  # noqa: E402
 from simpletuner.gh200.run import Run, end  # noqa: E402
 from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
 from tests.gpu_stand_in.stand_in import read_log  # noqa: E402
-from tests.unit.unified_lab import Cache, FolderBackend  # noqa: E402
+from tests.unit.unified_lab import FolderBackend, tiered  # noqa: E402
 
 DEVICE = 1  # CUDA's; CUDA_VISIBLE_DEVICES names the two by UUID, the other way round than NVML
 LATENT = (64, 64, 16)
@@ -49,7 +49,7 @@ def latents(count: int) -> list[str]:
 
 def check_the_arena_is_on_the_device_of_the_run_also_from_a_pool() -> None:
     on_a_rank()
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     with ThreadPoolExecutor(4) as pool:
         placed = list(pool.map(lambda path: sites.placed_latent(backend.torch_load(path)), latents(8)))
     assert {str(latent.device) for latent in placed} == {f"cuda:{DEVICE}"}
@@ -61,7 +61,7 @@ def check_the_arena_is_on_the_device_of_the_run_also_from_a_pool() -> None:
 
 def check_a_batch_gets_hints_only_where_memory_is_managed() -> None:
     run = on_a_rank()
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     managed = backend.torch_load(latents(1)[0])
     ordinary = {"prompt_embeds": torch.ones(1 << 16), "on_gpu": torch.ones(1 << 16, device=f"cuda:{DEVICE}")}
     optimize_batch_for_gh200(ordinary | {"tiny": torch.ones(2)})
@@ -80,7 +80,7 @@ def check_a_batch_gets_hints_only_where_memory_is_managed() -> None:
 def check_a_refused_block_is_not_asked_for_again_until_something_is_released() -> None:
     on_a_rank(memory_limit=3 << 20)
     asked: list[int] = []
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     paths = latents(6)
     first = backend.torch_load(paths[0])
     arena = store().arena("device")
@@ -105,7 +105,7 @@ def check_a_refused_block_is_not_asked_for_again_until_something_is_released() -
 def check_a_forked_child_reads_from_disk_and_dies_of_nothing() -> None:
     on_a_rank()
     files = FolderBackend()
-    backend = Cache(files).cache_data_backend
+    backend = tiered(files)
     path = latents(1)[0]
     backend.torch_load(path)
     assert files.loads[path] == 1
@@ -124,7 +124,7 @@ def check_a_forked_child_reads_from_disk_and_dies_of_nothing() -> None:
 
 def check_a_collated_batch_moves_in_one_call_ahead_of_the_kernel_that_reads_it() -> None:
     on_a_rank()
-    backend = Cache(FolderBackend()).cache_data_backend
+    backend = tiered(FolderBackend())
     paths = latents(6)
     held_now = [backend.torch_load(path) for path in paths]
     for step in range(3):
@@ -133,6 +133,7 @@ def check_a_collated_batch_moves_in_one_call_ahead_of_the_kernel_that_reads_it()
     before = len(read_log(log))
     with torch.cuda.stream(torch.cuda.Stream(DEVICE)) as _, torch.cuda.device(DEVICE):
         placed = [sites.placed_latent(latent) for latent in held_now[::2]]
+        placed = sites.moved_together(placed)
         assert all(sites.known_finite(latent) for latent in placed)
         stream = torch.cuda.current_stream(DEVICE).cuda_stream
         total = torch.stack(placed).float().sum().item()

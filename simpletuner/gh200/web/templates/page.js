@@ -165,5 +165,5 @@ window.gh200 = (() => {
   });
   window.addEventListener("trainer-form-values-applied", showAll);
 
-  return { keys, openTab, isLocal: (type) => type === "local" || type === "in_memory" };
+  return { keys, openTab };
 })();

@@ -1,0 +1,71 @@
+"""The fork's keys in a training config: as JSON values, under one spelling, with environment placeholders resolved."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from .config_file import read_config_file
+from .keys import BLOCK_KEYS, SCHEMA_KEY, decoded, is_ours, plain_key
+
+_PLACEHOLDER = re.compile(r"\{env:([^{}]+)\}")
+
+
+def blocks_of(config: Mapping[str, object]) -> dict[str, object]:
+    """Our keys by plain name, and misspelt blocks, which SimpleTuner would drop; all values fit into JSON."""
+    blocks: dict[str, object] = {}
+    for key, value in config.items():
+        if value is None or not is_ours(key, value):
+            continue
+        name = plain_key(key)
+        if isinstance(value, str) and name in BLOCK_KEYS:
+            value = decoded(value)
+        if name in blocks and blocks[name] != value:
+            # Text where a block belongs: validation will name the key and show this sentence.
+            blocks[name] = f'given twice, as "{name}" and as "--{name}", with different values'
+        else:
+            blocks[name] = value
+    return {name: _jsonable(value) for name, value in blocks.items()}
+
+
+def others_of(config: Mapping[str, object]) -> dict[str, object]:
+    """The keys that are SimpleTuner's, by plain name, as they were given."""
+    named = ((plain_key(key), value) for key, value in config.items() if value is None or not is_ours(key, value))
+    return {name: value for name, value in named if name != SCHEMA_KEY}
+
+
+def loaded_config(path: Path) -> dict[str, object]:
+    """The keys and values a run gets from a config file: for whoever judges the file without starting a run."""
+    return loaded_values(read_config_file(path))
+
+
+def loaded_values(config: Mapping[str, object]) -> dict[str, object]:
+    """The same of a config that is read already."""
+    return {name: with_environment(value) for name, value in others_of(config).items()} | blocks_of(config)
+
+
+def with_environment(value: object) -> object:
+    """`{env:NAME}` in any text of a block, as upstream resolves it in its own values."""
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda match: os.environ.get(match.group(1), ""), value)
+    if isinstance(value, dict):
+        return {key: with_environment(item) for key, item in value.items()}
+    return [with_environment(item) for item in value] if isinstance(value, list) else value
+
+
+def _jsonable(value: object) -> object:
+    try:
+        return with_environment(json.loads(json.dumps(value, default=_plain)))
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"(cannot be written as JSON: {str(error)[:200] or type(error).__name__})"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, os.PathLike) or hasattr(value, "isoformat"):
+        return str(value)
+    if isinstance(value, (Mapping, tuple, set, frozenset)):
+        return dict(value) if isinstance(value, Mapping) else list(value)
+    raise TypeError(f"a value of type {type(value).__name__}")

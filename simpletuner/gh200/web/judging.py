@@ -1,0 +1,41 @@
+"""What Validate and Run say about a config: upstream's verdict, and that of preflight."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+from ..preflight.check import preflight
+from ..preflight.start import asked_for
+from ..settings.blocks import loaded_values
+from ..settings.keys import BLOCK_KEYS, plain_key
+from .blocks import BrokenBlock, parsed
+from .live import processes_of
+
+
+def judged(result: Any, store: Any, config: Any) -> Any:
+    """Upstream's verdict on a form, and ours; upstream puts the texts into its page as they are."""
+    errors, warnings = _verdict(store, config)
+    result.errors += [html.escape(text, quote=False) for text in errors]
+    result.warnings += [html.escape(text, quote=False) for text in warnings]
+    return result
+
+
+def _verdict(store: Any, config: Any) -> tuple[list[str], list[str]]:
+    broken = []
+    for key, value in config.items():
+        name = plain_key(key)
+        if name in BLOCK_KEYS and name != "data_backend" and isinstance(value, str):
+            try:
+                parsed(name, value)
+            except BrokenBlock as error:
+                broken.append(f"{error.what}: {error.why}")
+    if broken:
+        return broken, []
+    values = loaded_values(config)
+    if not asked_for(values):
+        return [], []
+    path = Path(store._get_config_path(store.get_active_config() or "default"))
+    report = preflight(path, values, processes_of(values), keys=False, read=False)
+    return report.problems, report.warnings

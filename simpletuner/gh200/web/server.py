@@ -1,0 +1,192 @@
+"""Our methods on objects of upstream's server: its forms, its config files, its dataset plans."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fastapi import Depends, Request
+
+from ..errors import GH200Error
+from ..own_files import write_whole
+from ..settings.dataset_file import IN_MEMORY
+from ..stand_in import StandIn, instead
+from .blocks import is_training_config, written
+from .judging import judged
+from .saving import check_inside, check_save, completed_bundle, completed_update
+
+_logger = logging.getLogger("gh200.web")
+
+LOCAL = "local"
+_SAVE = "/api/training/config"
+# A directory of its own: upstream lists every JSON file beside the configs as one of them.
+_UNFINISHED = ".saving"
+
+
+def extend_server() -> None:
+    """Once, when the routes of the page are made and before the server has any."""
+    training: Any = import_module("simpletuner.simpletuner_sdk.server.routes.training")
+    configs: Any = import_module("simpletuner.simpletuner_sdk.server.services.configs_service").CONFIGS_SERVICE
+    Forms().take_over(training.training_service)
+    Updates(configs).take_over(configs)
+    _guard_saves(training)
+
+
+def _guard_saves(training: Any) -> None:
+    """Upstream answers a failed save with success, so a save is rejected before it begins: by a dependency of its route.
+
+    The user is one of the guard's own: nothing waits between the guard and the save, so that of two saves one is first.
+    """
+
+    user = Depends(training.get_current_user)
+
+    async def guard(request: Request, _user: Any = user) -> None:
+        check_save(await request.form(), training.training_service)
+
+    found = [
+        route for route in training.router.routes if route.path == _SAVE and "POST" in getattr(route, "methods", ())
+    ]
+    if len(found) != 1:
+        raise GH200Error(
+            f"This upstream has {len(found)} routes that save a training config.",
+            where=_SAVE,
+            why="a save that would lose blocks could not be rejected",
+            fix="use an upstream release the fork was verified on",
+        )
+    found[0].dependencies.append(Depends(guard))
+
+
+class Forms(StandIn):
+    """A form of the page as a config, and what is wrong with it; the one module that does both."""
+
+    upstream_class = "training_service"
+    feature = "the web UI"
+
+    @instead
+    def build_config_bundle(self, form_data: Any) -> Any:
+        return completed_bundle(self.upstream.build_config_bundle(form_data), form_data)
+
+    @instead
+    def validate_training_config(self, store: Any, complete_config: Any, *args: Any, **options: Any) -> Any:
+        result = self.upstream.validate_training_config(store, complete_config, *args, **options)
+        return judged(result, store, complete_config)
+
+
+class Updates(StandIn):
+    """A page sends the part of a config it shows; the rest of ours stays."""
+
+    upstream_class = "ConfigsService"
+    feature = "the web UI"
+
+    def __init__(self, service: Any) -> None:
+        super().__init__()
+        self.service = service
+
+    @instead
+    def update_config(self, name: str, config: Any, *args: Any, config_type: str = "model", **options: Any) -> Any:
+        if config_type == "model":
+            valid = self.service._validate_config_name(name)
+            config = completed_update(self.service._get_store(config_type), valid, config)
+        return self.upstream.update_config(name, config, *args, config_type=config_type, **options)
+
+
+class ConfigFiles(StandIn):
+    """The configs of one directory: names stay in it, blocks are never text, inline datasets make no dataset file."""
+
+    upstream_class = "ConfigStore"
+    feature = "the web UI"
+
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self.store = store
+
+    @instead
+    def save_config(self, name: str, config: Any, *args: Any, **options: Any) -> Any:
+        self._check_name(name)
+        return self.upstream.save_config(name, written(config), *args, **options)
+
+    @instead
+    def save_trainer_config(self, name: str, config: Any, overwrite: bool = False) -> None:
+        self._check_name(name)
+        path = Path(os.path.realpath(self.store._get_config_path(name)))
+        if not overwrite or not path.is_file():
+            self.upstream.save_trainer_config(name, config, overwrite)
+            return
+        # Upstream empties a file before it writes: a server that dies then, or a full disk, would leave no config.
+        unfinished = f"{_UNFINISHED}/{name}.{os.getpid()}"
+        part = Path(self.store._get_config_path(unfinished))
+        try:
+            self.upstream.save_trainer_config(unfinished, config, overwrite=True)
+            # Beside the real file: a config may be a link to another file system.
+            write_whole(path, part.read_bytes())
+        finally:
+            part.unlink(missing_ok=True)
+
+    @instead
+    def list_configs(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self.upstream.list_configs()
+        if self.store.config_type == "dataloader":
+            return [entry for entry in listed if not is_training_config(_content(Path(entry.get("path", ""))))]
+        known = {entry.get("name") for entry in listed}
+        missing = [
+            path.stem
+            for path in sorted(Path(self.store.config_dir).glob("*.json"))
+            if path.stem not in known and _has_inline_datasets(_content(path))
+        ]
+        return listed + [entry for name in missing if (entry := self._entry(name)) is not None]
+
+    def _entry(self, name: str) -> dict[str, Any] | None:
+        """One more row of the list; a file that the store cannot load has none, as those it lists itself."""
+        try:
+            return {**self.store.load_config(name)[1].model_dump(), "name": name, "has_dataloader": False}
+        except (OSError, ValueError, AttributeError) as error:
+            _logger.warning("GH200: the config %s is not listed: %s", name, error)
+            return None
+
+    def _check_name(self, name: str) -> None:
+        if self.store.config_type == "model":
+            check_inside(self.store, Path(self.store._get_config_path(name)))
+
+
+class DatasetPlan(StandIn):
+    """A dataset in RAM is a local one to the page, which drops the directory of all others; its block marks it."""
+
+    upstream_class = "DatasetPlanStore"
+    feature = "datasets in RAM on the page of datasets"
+
+    @instead
+    def load(self) -> tuple[list[Any], str, str | None]:
+        datasets, source, updated = self.upstream.load()
+        return [shown(entry) for entry in datasets], source, updated
+
+    @instead
+    def save(self, datasets: list[Any]) -> Any:
+        return self.upstream.save([kept(entry) for entry in datasets])
+
+
+def shown(entry: Any) -> Any:
+    if not isinstance(entry, Mapping) or entry.get("type") != IN_MEMORY:
+        return entry
+    return {IN_MEMORY: {}, **entry, "type": LOCAL}
+
+
+def kept(entry: Any) -> Any:
+    if not isinstance(entry, Mapping) or entry.get("type") != LOCAL or IN_MEMORY not in entry:
+        return entry
+    return {**entry, "type": IN_MEMORY}
+
+
+def _content(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _has_inline_datasets(data: Any) -> bool:
+    return is_training_config(data) and isinstance(data.get("datasets"), list)

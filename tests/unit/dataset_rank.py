@@ -1,0 +1,61 @@
+"""A rank of a run that holds one directory in RAM, without a Trainer: says in JSON lines what it did, obeys standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from gh200_lab.checkout import see_this_checkout
+
+see_this_checkout()
+
+from torch import distributed  # noqa: E402
+
+from simpletuner.gh200.datasets.arena import SharedArena  # noqa: E402
+from simpletuner.gh200.datasets.check import forget_changed, forget_path  # noqa: E402
+from simpletuner.gh200.datasets.sharing import shared_arena  # noqa: E402
+from simpletuner.gh200.datasets.staging import stage  # noqa: E402
+from simpletuner.gh200.errors import GH200Error  # noqa: E402
+from simpletuner.gh200.settings.schema import InMemory  # noqa: E402
+
+
+def main(folder: str, output: str, order: str) -> int:
+    distributed.init_process_group("gloo")
+    wanted: dict[str, Any] = json.loads(order)
+    with open(f"{output}/rank{distributed.get_rank()}.jsonl", "w", buffering=1, encoding="utf-8") as file:
+
+        def say(**what: Any) -> None:
+            file.write(json.dumps(what | {"pid": os.getpid()}) + "\n")
+
+        def fill() -> SharedArena:
+            say(staging=True)
+            time.sleep(wanted.get("delay", 0))
+            return stage("x", folder, InMemory(**wanted.get("options", {})))
+
+        try:
+            arena = shared_arena("x", os.path.realpath(folder), None, fill)
+        except GH200Error as error:
+            say(error=type(error).__name__, text=str(error))
+            return 2
+        assert arena is not None
+        say(token=arena.token, files=arena.files, owned=arena.is_owned)
+        distributed.barrier()
+        path = f"{folder}/1.bin"
+        if distributed.get_rank() == 1:
+            forget_path(path)
+        distributed.barrier()
+        say(forgotten=arena.find(path) is None, others=arena.find(f"{folder}/2.bin") is not None)
+        while not os.path.exists(f"{output}/end"):
+            time.sleep(0.05)
+        say(changed=forget_changed(arena) if arena.is_owned else [])
+        distributed.barrier()
+        say(changed_here=arena.find(f"{folder}/3.bin") is None, bytes=len(arena.read(0)))
+    distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
