@@ -22,12 +22,15 @@ from accelerate.state import AcceleratorState, GradientState
 from simpletuner.gh200.ramp import apply as ramp_apply
 
 NOISY = 60
+# torch 2.14 often aborts at interpreter exit where a gloo process group was not destroyed.
 _IN_THIS_CHECKOUT = """
 import runpy, sys
 from gh200_lab.checkout import see_this_checkout
 
 see_this_checkout()
 runpy.run_path(sys.argv[1], run_name="__main__")
+from torch.distributed import destroy_process_group
+destroy_process_group()
 """
 
 

@@ -39,6 +39,7 @@ for name, config, datasets in (
         said[name] = error.why
 with open(f"{folder}/said.{rank}", "w") as file:
     json.dump(said, file)
+accelerator.end_training()
 """
 
 # The second one has nothing of ours in its config, and goes on to what upstream does first with all ranks.
