@@ -163,6 +163,8 @@ class TrainerHooks:
         if StateHooks._gh200_run is None:
             return
         self._gh200_step = step
+        if self._gh200_telemetry is not None:
+            self._gh200_telemetry.loop.micro_batch_begins()
         from .caches.sites import micro_batch_begins
         from .datasets.sites import epoch_started
         from .memory.batch import optimize_batch_for_gh200
@@ -190,17 +192,6 @@ class TrainerHooks:
         from .ramp.apply import gate
 
         return gate(self, verdict)
-
-    def _gh200_add_logs(self, logs: dict[str, Any]) -> None:
-        """The end of a micro-batch: the ramp's window in the progress bar."""
-        if self._gh200_telemetry is not None:
-            self._gh200_telemetry.loop.micro_batch_ended()
-        if self.gh200_ramp_scheduler is not None:
-            from .console import fit_bar
-            from .ramp.apply import add_logs
-
-            add_logs(self, logs)
-            fit_bar(logs)
 
 
 class LoopCount(StandIn):

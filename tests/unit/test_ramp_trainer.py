@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import timeit
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
+from tqdm import tqdm
 
 from simpletuner.gh200.ramp import apply as ramp_apply
 from simpletuner.gh200.ramp.answers import TrainerAnswers
@@ -111,12 +113,13 @@ def test_trackers_and_progress_bar_tell_the_window() -> None:
         assert values["gh200/effective_batch_size"] == ramp.effective_batch_size(step)
     trainer.accelerator.log({"image": 1})
     assert trainer.logged[-1] == {"image": 1}
-    postfix: dict[str, Any] = {}
-    ramp_apply.add_logs(trainer, postfix)
-    assert postfix == {
-        "accum": trainer.config.gradient_accumulation_steps,
-        "eff_batch": trainer.config.total_batch_size,
-    }
+    with tqdm(total=60, desc="Epoch 1/3, Steps", file=io.StringIO()) as bar:
+        trainer.micro_batch(41, next(iter(rows(1))))
+        bar.set_postfix(lr=0.1, step_loss=0.5)
+        assert str(bar).endswith(
+            f", lr=0.1, step_loss=0.5, accum={trainer.config.gradient_accumulation_steps}, "
+            f"eff_batch={trainer.config.total_batch_size}]"
+        )
 
 
 def test_the_contracts_log_lines(caplog: pytest.LogCaptureFixture) -> None:
@@ -386,10 +389,10 @@ def test_switched_off_nothing_is_touched() -> None:
     own = set(vars(trainer))
     assert trainer.build(enable_batch_size_rampup=False) is None
     assert set(vars(trainer)) - own == {"init_resume_checkpoint", "checkpoint_state_latest"}
-    logs: dict[str, Any] = {}
-    ramp_apply.add_logs(trainer, logs)
-    ramp_apply.begin_micro_batch(trainer)
-    assert (logs, ramp_apply.first_micro_step(trainer, 7)) == ({}, 7)
+    with tqdm(total=60, desc="Epoch 1/3, Steps", file=io.StringIO()) as bar:
+        ramp_apply.begin_micro_batch(trainer)
+        assert bar.bar_format is None
+    assert ramp_apply.first_micro_step(trainer, 7) == 7
     assert [ramp_apply.gate(trainer, verdict) for verdict in (True, False)] == [True, False]
     assert trainer.config.gradient_accumulation_steps == 3
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import broadcast
 
+from ..console import show_in_bar
 from ..state import StateHooks
 from ..trackers import each_step
 from .answers import TrainerAnswers, answer_validation
@@ -59,6 +60,7 @@ class RampControl:
         if window != self.window:
             self.open(window)
         self.counts.note_epoch_step(window)
+        show_in_bar(accum=self.accumulation_steps, eff_batch=self.trainer.config.total_batch_size)
 
     def open(self, window: int) -> None:
         """The window of this optimizer step, in config and Accelerator."""
@@ -258,11 +260,3 @@ def gate(trainer: Any, verdict: bool) -> bool:
     """Upstream's `step % accumulation == 0`; with windows of changing size the question is whether one just closed."""
     control = trainer.__dict__.get(_CONTROL)
     return verdict if control is None else bool(trainer.accelerator.sync_gradients)
-
-
-def add_logs(trainer: Any, logs: MutableMapping[str, Any]) -> None:
-    """The window in the progress bar's postfix."""
-    control = trainer.__dict__.get(_CONTROL)
-    if control is not None:
-        logs["accum"] = control.accumulation_steps
-        logs["eff_batch"] = trainer.config.total_batch_size

@@ -79,6 +79,7 @@ class RunTelemetry:
 
     def _step(self, values: dict[str, Any]) -> dict[str, Any]:
         """After an optimizer step: whatever goes wrong here is telemetry's own trouble."""
+        self.loop.micro_batch_ended()
         try:
             return self._seen(values)
         except Exception as error:
