@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +60,8 @@ class Run:
         self.hints = Hints(options)
         # Where torch's pools and the caches share one bound.
         self.managed: ManagedBudget | None = None
+        # Around the loading of a checkpoint.
+        self.resuming: Callable[[], AbstractContextManager[None]] = nullcontext
         self.on: dict[str, str] = {}
         self.unavailable: dict[str, str] = {}
         self.measured: dict[str, Callable[[], dict[str, Any]]] = {}

@@ -154,6 +154,9 @@ class TrainerHooks:
 
     def _gh200_batch_wanted(self) -> None:
         """The loop counts a micro-batch, or the end of an epoch, and waits for it."""
+        from .leave.sites import leave_if_asked
+
+        leave_if_asked()
         self._gh200_step += 1
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.loop.batch_wanted()
@@ -195,10 +198,7 @@ class TrainerHooks:
 
 
 class LoopCount(StandIn):
-    """Upstream looks for its signals right before it counts a micro-batch and fetches it.
-
-    Made after the other override of the same method, which may end the run: a run that leaves has counted nothing.
-    """
+    """Upstream looks for its signals right before it counts a micro-batch and fetches it."""
 
     upstream_class, feature = "Trainer", "the count of micro-batches"
 

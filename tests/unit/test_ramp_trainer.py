@@ -7,7 +7,9 @@ import json
 import logging
 import timeit
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -238,6 +240,23 @@ def resumed(folder: Path, step: int, **changes: Any) -> Trainer:
     trainer, _ = started(**changes)
     assert trainer.init_resume_checkpoint("scheduler", folder=folder, step=step) == "scheduler"
     return trainer
+
+
+def test_a_checkpoint_is_loaded_inside_the_context_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpointed(tmp_path, 20)
+    moments: list[str] = []
+
+    @contextmanager
+    def resuming() -> Iterator[None]:
+        moments.append("begins")
+        yield
+        moments.append("ends")
+
+    monkeypatch.setattr("simpletuner.gh200.ramp.resume.current", lambda: SimpleNamespace(resuming=resuming))
+    trainer, _ = started()
+    trainer.accelerator.register_load_state_pre_hook(lambda *_: moments.append("loads"))
+    trainer.init_resume_checkpoint(None, folder=tmp_path, step=6)
+    assert moments == ["begins", "loads", "ends"]
 
 
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import stop
 from ..own_files import write_whole
+from ..run import current
 from .complete import complete_before, say_what_comes_last
 from .measured import Growth
 from .noise import SmoothedNoise
@@ -99,7 +101,9 @@ class ResumeWatch(StandIn):
 
     @instead
     def init_resume_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        result = self.upstream.init_resume_checkpoint(*args, **kwargs)
+        run = current()
+        with run.resuming() if run is not None else nullcontext():
+            result = self.upstream.init_resume_checkpoint(*args, **kwargs)
         if self.loaded_from is None:
             return result
         problem = self._problem()
