@@ -46,6 +46,22 @@ def tidy_console() -> None:
             handler.addFilter(_Tidy(asked if on_screen else logging.NOTSET))
 
 
+class _OnlyDebug(logging.StreamHandler):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+        self.setFormatter(logging.Formatter("%(asctime)s [%(levelname)s] %(message)s"))
+        # From INFO up upstream's handler shows it.
+        self.addFilter(lambda record: record.levelno < logging.INFO)
+
+
+def show_debug_lines(logger: logging.Logger) -> None:
+    """When the operator asks for DEBUG, once per process: upstream holds its own console handler at INFO, always."""
+    if os.environ.get(LEVEL, "").upper() != "DEBUG":
+        return
+    if not any(isinstance(handler, _OnlyDebug) for handler in logger.handlers):
+        logger.addHandler(_OnlyDebug())
+
+
 def show_in_bar(**values: int) -> None:
     """These behind upstream's own values in its progress bar, whose form fits the terminal: loss and learning rate stay."""
     ours = "".join(f", {name}={value}" for name, value in values.items())

@@ -18,6 +18,7 @@ class TrainerHooks:
     state: Any
     gh200_ramp_scheduler: Any = None
     gh200_exit_on_error: bool = False
+    _gh200_ramp: Any = None
     _gh200_noise: Any = None
     _gh200_telemetry: Any = None
     _gh200_step: int = 0
@@ -144,11 +145,11 @@ class TrainerHooks:
         from .caches.sites import training_begins
         from .datasets.sites import caches_built
         from .leave.sites import training_begins as may_leave
-        from .ramp.apply import first_micro_step
 
         caches_built(self.config)
         training_begins()
-        self._gh200_step = first_micro_step(self, may_leave(step))
+        step = may_leave(step)
+        self._gh200_step = step if self._gh200_ramp is None else self._gh200_ramp.first_micro_step(step)
         LoopCount(self)
         return self._gh200_step
 
@@ -183,18 +184,12 @@ class TrainerHooks:
 
     def _apply_dynamic_gradient_accumulation(self) -> None:
         """Opens the next window of the ramp where the last one has closed."""
-        if self.gh200_ramp_scheduler is not None:
-            from .ramp.apply import begin_micro_batch
-
-            begin_micro_batch(self)
+        if self._gh200_ramp is not None:
+            self._gh200_ramp.begin()
 
     def _gh200_window_closed(self, verdict: bool) -> bool:
-        """Upstream's answer to `step % accumulation == 0`, or the schedule's."""
-        if self.gh200_ramp_scheduler is None:
-            return verdict
-        from .ramp.apply import gate
-
-        return gate(self, verdict)
+        """`step % accumulation == 0`; with windows of changing size the question is whether one just closed."""
+        return verdict if self._gh200_ramp is None else bool(self.accelerator.sync_gradients)
 
 
 class LoopCount(StandIn):

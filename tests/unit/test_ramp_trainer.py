@@ -86,7 +86,7 @@ def test_a_step_counted_inside_a_window_is_an_error() -> None:
     trainer.micro_batch(1, next(iter(rows(1))))
     trainer.state["global_step"] = 1
     with pytest.raises(RampError, match="inside an accumulation window"):
-        ramp_apply.begin_micro_batch(trainer)
+        trainer._apply_dynamic_gradient_accumulation()
 
 
 # Gates and logs
@@ -99,7 +99,7 @@ def test_gates_open_when_a_window_closes_and_at_no_other_time() -> None:
         stepped = trainer.micro_batch(step, row) is not None
         naive = step % trainer.config.gradient_accumulation_steps == 0
         closed += [step] * stepped
-        uploads += [step] * ramp_apply.gate(trainer, naive)
+        uploads += [step] * trainer._gh200_window_closed(naive)
         validations += [step] * trainer.validation.should_perform_intermediary_validation(
             step, "prompts", "intermediary", epoch_end=False
         )
@@ -264,7 +264,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     train(whole, 60)
     checkpointed(tmp_path, ramp.micro_batches_for(14))
     later = resumed(tmp_path, step=14)
-    start = ramp_apply.first_micro_step(later, 14)
+    start = later._gh200_ramp.first_micro_step(14)
     assert start == ramp.micro_batches_for(14) != 14
     train(later, 60 - start, start)
     assert later.weight().equal(whole.weight())
@@ -280,7 +280,7 @@ def test_a_checkpoint_inside_a_window_starts_it_again(tmp_path: Path, caplog: py
     trainer.accelerator.save_state(str(tmp_path))
     later = resumed(tmp_path, step=14)
     assert "inside window 14" in caplog.text and "without the 2 micro-batches" in caplog.text
-    assert ramp_apply.first_micro_step(later, 14) == inside + 1
+    assert later._gh200_ramp.first_micro_step(14) == inside + 1
     assert train(later, ramp.accumulation_steps(14), inside + 1) == [inside + 1 + ramp.accumulation_steps(14)]
 
 
@@ -309,7 +309,7 @@ def test_a_changed_ramp_is_accepted_when_asked(tmp_path: Path, key: str, caplog:
     trainer = resumed(tmp_path, step=6, accept_changed_ramp=True, **{key: CHANGES[key]})
     assert "accept_changed_ramp is set" in caplog.text
     train(trainer, 3, 6)
-    if hasattr(trainer, "_gh200_ramp"):
+    if trainer._gh200_ramp is not None:
         assert trainer.config.gradient_accumulation_steps == trainer._gh200_ramp.ramp.accumulation_steps(
             trainer._gh200_ramp.window
         )
@@ -409,10 +409,10 @@ def test_switched_off_nothing_is_touched() -> None:
     assert trainer.build(enable_batch_size_rampup=False) is None
     assert set(vars(trainer)) - own == {"init_resume_checkpoint", "checkpoint_state_latest"}
     with tqdm(total=60, desc="Epoch 1/3, Steps", file=io.StringIO()) as bar:
-        ramp_apply.begin_micro_batch(trainer)
+        trainer._apply_dynamic_gradient_accumulation()
         assert bar.bar_format is None
-    assert ramp_apply.first_micro_step(trainer, 7) == 7
-    assert [ramp_apply.gate(trainer, verdict) for verdict in (True, False)] == [True, False]
+    assert trainer._gh200_first_micro_step(7) == 7
+    assert [trainer._gh200_window_closed(verdict) for verdict in (True, False)] == [True, False]
     assert trainer.config.gradient_accumulation_steps == 3
 
 
@@ -420,5 +420,5 @@ def test_switched_off_nothing_is_touched() -> None:
 def test_switched_off_it_costs_less_than_five_microseconds() -> None:
     trainer = Trainer()
     trainer.build(enable_batch_size_rampup=False)
-    best = min(timeit.repeat(lambda: ramp_apply.begin_micro_batch(trainer), number=10_000, repeat=5)) / 10_000
+    best = min(timeit.repeat(lambda: trainer._apply_dynamic_gradient_accumulation(), number=10_000, repeat=5)) / 10_000
     assert best < 5e-6

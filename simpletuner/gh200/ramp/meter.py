@@ -11,7 +11,6 @@ import torch
 
 from . import timesteps
 from .noise import LOOKS_BACK, SmoothedNoise, WindowNorms
-from .schedule import RampError
 from .timesteps import TimestepPart
 
 logger = logging.getLogger("gh200.ramp")
@@ -199,40 +198,3 @@ def _numbers(values: Sequence[torch.Tensor | None]) -> list[float]:
     known = [value for value in values if value is not None]
     told = iter(torch.stack(known).tolist() if known else ())
     return [0.0 if value is None else next(told) for value in values]
-
-
-_UNMEASURED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "DeepSpeed": (
-        lambda trainer: getattr(trainer.accelerator.distributed_type, "value", "") == "DEEPSPEED",
-        "its engine keeps the gradients to itself",
-    ),
-    "fsdp_enable": (lambda trainer: _set(trainer, "fsdp_enable"), "a rank only has a piece of each gradient"),
-    "context_parallel_size": (
-        lambda trainer: int(getattr(trainer.config, "context_parallel_size", 0) or 0) > 1,
-        "ranks share their samples",
-    ),
-    "optimizer_release_gradients": (
-        lambda trainer: _set(trainer, "optimizer_release_gradients"),
-        "gradients are gone before a window is full",
-    ),
-    "ramtorch": (lambda trainer: _set(trainer, "ramtorch"), "gradients are cleared after every micro-batch"),
-    "distillation_method": (
-        lambda trainer: getattr(trainer.config, "distillation_method", None) not in (None, "", "none"),
-        "a distiller makes backward passes of its own",
-    ),
-}
-
-
-def _set(trainer: Any, key: str) -> bool:
-    return bool(getattr(trainer.config, key, False))
-
-
-def refuse_where_unmeasured(trainer: Any) -> None:
-    found = [f"{name}: {why}" for name, (used, why) in _UNMEASURED.items() if used(trainer)]
-    if found:
-        raise RampError(
-            "The gradient noise scale cannot be measured in this run.",
-            where="gh200_optimizations.measure_gradient_noise_scale",
-            why="\n".join(found),
-            fix='turn that off, or leave out measure_gradient_noise_scale and the shape "measured"',
-        )

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import stop
 from ..own_files import write_whole
 from ..run import current
+from ..stand_in import StandIn, instead
 from .complete import complete_before, say_what_comes_last
 from .measured import Growth
 from .noise import SmoothedNoise
 from .schedule import MEASURED, RampError
-from .stand_in import StandIn, instead
 from .timesteps import TimestepPart
+from .words import FEATURE
 
 if TYPE_CHECKING:
     from .apply import RampControl
@@ -29,6 +30,7 @@ class ResumeWatch(StandIn):
     """Writes `gh200_ramp.json` beside a checkpoint's other files and compares it when one is loaded."""
 
     upstream_class = "Trainer"
+    feature, refusal = FEATURE, RampError
 
     def __init__(self, trainer: Any, *, accept_changes: bool, asked: bool = True) -> None:
         super().__init__()
