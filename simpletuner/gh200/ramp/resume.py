@@ -16,7 +16,6 @@ from .complete import complete_before, say_what_comes_last
 from .measured import Growth
 from .noise import SmoothedNoise
 from .schedule import MEASURED, RampError
-from .timesteps import TimestepPart
 from .words import FEATURE
 
 if TYPE_CHECKING:
@@ -174,7 +173,6 @@ def _check_measured(record: dict[str, Any]) -> None:
     """A measured ramp without what it has measured and decided would be another one, without a word."""
     try:
         SmoothedNoise.from_record(record["noise"])
-        TimestepPart.from_record(record["noise"])
         for decision in record["decisions"]:
             Growth.from_record(decision)
     except (KeyError, TypeError) as error:
