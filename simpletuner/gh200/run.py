@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from types import MappingProxyType
 from typing import Any
 
 from .memory.budget import ManagedBudget
@@ -36,20 +35,6 @@ LEAVE = "checkpoint on a signal"
 UNIFIED_MEMORY = "Unified memory"
 MANAGED_MEMORY = "Managed memory"
 STAGED = "Staged into RAM: "
-
-ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
-    {
-        HINTS: lambda settings: settings.optimizations.enable_uvm_hints,
-        VAE_CACHE: lambda settings: settings.uses_unified_memory("vae"),
-        TEXT_CACHE: lambda settings: settings.uses_unified_memory("text"),
-        RAMP: lambda settings: settings.optimizations.enable_batch_size_rampup,
-        IN_MEMORY: lambda settings: bool(settings.in_memory),
-        MANAGED: lambda settings: settings.optimizations.managed_memory != "off",
-        FAST_START: lambda settings: settings.fast_start,
-        TELEMETRY: lambda settings: settings.telemetry_interval > 0,
-        LEAVE: lambda settings: settings.optimizations.checkpoint_on_signal,
-    }
-)
 
 
 class Run:
@@ -155,19 +140,20 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
     driver = load_driver()
     on_gpu = f"placement {options.placement}, once the GPU is known"
     memory = on_gpu if isinstance(driver, Driver) else "plain RAM: there is no CUDA driver here"
-    for feature in (VAE_CACHE, TEXT_CACHE):
-        if ASKED[feature](settings):
+    unified = {VAE_CACHE: settings.uses_unified_memory("vae"), TEXT_CACHE: settings.uses_unified_memory("text")}
+    for feature, asked in unified.items():
+        if asked:
             run.report_on(feature, memory)
-    if ASKED[HINTS](settings):
+    if settings.optimizations.enable_uvm_hints:
         if isinstance(driver, DriverUnavailable):
             run.report_unavailable(HINTS, driver.what)
         else:
             run.report_on(HINTS, _policy(settings.optimizations.uvm_access_pattern))
-    if ASKED[IN_MEMORY](settings):
+    if settings.in_memory:
         run.report_on(IN_MEMORY, ", ".join(settings.in_memory))
-    if ASKED[FAST_START](settings):
+    if settings.fast_start:
         run.report_on(FAST_START, "dataset scan")
-    if ASKED[TELEMETRY](settings):
+    if settings.telemetry_interval:
         run.report_on(TELEMETRY, f"every {settings.telemetry_interval:g} s")
     StateHooks.set_gh200_runtime_config(run)
     atexit.register(end)
