@@ -127,9 +127,7 @@ COMMANDS: dict[str, How] = {
     "accelerate launch": LAUNCH,
     "python train.py": LAUNCH,
     "python -m simpletuner.gh200.ramp config/your_config.json": Run(),
-    "python -m simpletuner.gh200.ramp --processes 1 --plot ramp.png config/your_config.json": Run(
-        slow="loads matplotlib"
-    ),
+    "python -m simpletuner.gh200.ramp --processes 1 config/your_config.json": Run(),
     # figures
     "nvidia-smi dmon -s u": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),
     "nvidia-smi dmon -s pucm -d 5": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),

@@ -1,21 +1,23 @@
 """Draws the documents' pictures from what they are pictures of: `--write`, or `--check`. `--screen` also photographs.
 
 docs/rooms.svg is drawn from the layers in pyproject.toml, docs/places.svg from the table of access patterns in
-docs/UNIFIED_MEMORY.md, docs/ramp.png by the ramp's own plot from the example in docs/RAMP.md, docs/report.png from the
+docs/UNIFIED_MEMORY.md, docs/ramp.png from the example in docs/RAMP.md, docs/report.png from the
 page of the last quick start, and docs/web_ui.png from the GH200 tab of a web server that shows it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import tempfile
 import tomllib
 from pathlib import Path
 
-from simpletuner.gh200.ramp.plot import draw, ramp_from_config
+from matplotlib.figure import Figure
+
+from simpletuner.gh200.ramp.reader import ramp_from_config
+from simpletuner.gh200.ramp.schedule import GH200GradientRamp
 
 from ..place import ROOT
 from . import screen, web_screen
@@ -108,6 +110,21 @@ def _entries(made: Drawing, x: float, y: float, name: str, note: str) -> None:
     made.words(x + 85, y + 36, note)
 
 
+def draw(ramp: GH200GradientRamp, picture: Path) -> None:
+    last = ramp.segments[-1].window + max(3, ramp.segments[-1].window // 8)
+    steps = range(last + 1)
+    samples = [ramp.micro_batches_for(step) * ramp.samples_per_micro_batch for step in steps]
+    sizes = [ramp.effective_batch_size(step) for step in steps]
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    batch, windows = figure.subplots(2, 1, sharex=True)
+    batch.step(samples, sizes, where="post")
+    batch.vlines(samples, 0, sizes, linewidth=0.4, alpha=0.4)
+    batch.set(ylabel="effective batch size", title=ramp.describe(), ylim=(0, None))
+    windows.plot(samples, steps)
+    windows.set(xlabel="samples", ylabel="optimizer steps (windows)", ylim=(0, None))
+    figure.savefig(picture, dpi=120)
+
+
 def ramp(target: Path) -> None:
     """Of the first example in docs/RAMP.md."""
     page = (DOCS / "RAMP.md").read_text(encoding="utf-8")
@@ -115,7 +132,6 @@ def ramp(target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.write_text("{" + example + "}", encoding="utf-8")
-        json.loads(config.read_text(encoding="utf-8"))
         draw(ramp_from_config(config, processes=1), target)
 
 

@@ -6,22 +6,21 @@ import logging
 import os
 import re
 import sys
-from collections.abc import MutableMapping
 from typing import Any
 
 from tqdm import tqdm
 
 LEVEL = "SIMPLETUNER_LOG_LEVEL"
-OURS = ("accum", "eff_batch")
 _RANK = re.compile(r"^\[RANK \d+\] ")
-# Upstream's own bar, then what is left of it in a narrow terminal.
-_WHOLE = "{l_bar}{r_bar}"
-_NARROW = (
-    "{desc}{percentage:.0f}% {n_fmt}/{total_fmt} <{remaining}{postfix}",
-    "{percentage:.0f}% {n_fmt}/{total_fmt} <{remaining}{postfix}",
+# Upstream's own bar, then what is left of it in a narrow terminal. What is still too long is cut at its right end.
+_FORMS = (
+    "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}{ours}]",
+    "{desc}{percentage:.0f}% {n_fmt}/{total_fmt} <{remaining}{postfix}{ours}",
+    "{percentage:.0f}% {n_fmt}/{total_fmt} <{remaining}{postfix}{ours}",
+    "{n_fmt}/{total_fmt}{postfix}{ours}",
     "{n_fmt}/{total_fmt}{postfix}",
 )
-_LEAST_BAR = 4
+_FIRST_VALUES = "lr=1.23e-05, step_loss=0.123"
 
 
 class _Tidy(logging.Filter):
@@ -47,32 +46,34 @@ def tidy_console() -> None:
             handler.addFilter(_Tidy(asked if on_screen else logging.NOTSET))
 
 
-def fit_bar(values: MutableMapping[str, Any]) -> None:
-    """Upstream's bar shows its values by the alphabet and cuts what does not fit, so that the loss goes first."""
-    for bar in list(tqdm._instances):
-        if bar.disable or not str(bar.desc).startswith("Epoch"):
-            continue
-        columns = bar.dynamic_ncols(bar.fp)[0] if callable(bar.dynamic_ncols) else bar.ncols
-        if columns:
-            _fit(bar, columns, values)
+class _OnlyDebug(logging.StreamHandler):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+        self.setFormatter(logging.Formatter("%(asctime)s [%(levelname)s] %(message)s"))
+        # From INFO up upstream's handler shows it.
+        self.addFilter(lambda record: record.levelno < logging.INFO)
 
 
-def _fit(bar: Any, columns: int, values: MutableMapping[str, Any]) -> None:
-    postfix = ", ".join(f"{name}={_number(value)}" for name, value in sorted(values.items()))
-    # What upstream adds after us was in the last one.
-    postfix = max(postfix, bar.postfix or "", key=len)
-
-    def length(form: str) -> int:
-        return len(tqdm.format_meter(**{**bar.format_dict, "bar_format": form, "ncols": None, "postfix": postfix}))
-
-    if length(_WHOLE) + _LEAST_BAR <= columns:
-        bar.bar_format = None
+def show_debug_lines(logger: logging.Logger) -> None:
+    """When the operator asks for DEBUG, once per process: upstream holds its own console handler at INFO, always."""
+    if os.environ.get(LEVEL, "").upper() != "DEBUG":
         return
-    bar.bar_format = next((form for form in _NARROW if length(form) <= columns), _NARROW[-1])
-    if length(bar.bar_format) > columns:
-        for name in OURS:
-            values.pop(name, None)
+    if not any(isinstance(handler, _OnlyDebug) for handler in logger.handlers):
+        logger.addHandler(_OnlyDebug())
 
 
-def _number(value: Any) -> str:
-    return str(tqdm.format_num(value)) if isinstance(value, (int, float)) else str(value)
+def show_in_bar(**values: int) -> None:
+    """These behind upstream's own values in its progress bar, whose form fits the terminal: loss and learning rate stay."""
+    ours = "".join(f", {name}={value}" for name, value in values.items())
+    for bar in list(tqdm._instances):
+        if not bar.disable and str(bar.desc).startswith("Epoch"):
+            bar.bar_format = _fitting(bar, [form.replace("{ours}", ours) for form in _FORMS])
+
+
+def _fitting(bar: Any, forms: list[str]) -> str:
+    state = bar.format_dict
+    columns = state["ncols"]
+    # Upstream's values come at the end of a micro-batch: the last one's are about as long.
+    known = {**state, "ncols": None, "postfix": bar.postfix or _FIRST_VALUES}
+    fitting = (form for form in forms if len(tqdm.format_meter(**{**known, "bar_format": form})) <= columns)
+    return next(fitting, forms[-1]) if columns else forms[0]

@@ -7,8 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
-from types import MappingProxyType
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from .memory.budget import ManagedBudget
@@ -37,20 +36,6 @@ UNIFIED_MEMORY = "Unified memory"
 MANAGED_MEMORY = "Managed memory"
 STAGED = "Staged into RAM: "
 
-ASKED: MappingProxyType[str, Callable[[Settings], bool]] = MappingProxyType(
-    {
-        HINTS: lambda settings: settings.optimizations.enable_uvm_hints,
-        VAE_CACHE: lambda settings: settings.uses_unified_memory("vae"),
-        TEXT_CACHE: lambda settings: settings.uses_unified_memory("text"),
-        RAMP: lambda settings: settings.optimizations.enable_batch_size_rampup,
-        IN_MEMORY: lambda settings: bool(settings.in_memory),
-        MANAGED: lambda settings: settings.optimizations.managed_memory != "off",
-        FAST_START: lambda settings: settings.fast_start,
-        TELEMETRY: lambda settings: settings.telemetry_interval > 0,
-        LEAVE: lambda settings: settings.optimizations.checkpoint_on_signal,
-    }
-)
-
 
 class Run:
     """One training run of this process: what was asked, what became of it, and whatever its features hold until its end."""
@@ -60,6 +45,8 @@ class Run:
         self.hints = Hints(options)
         # Where torch's pools and the caches share one bound.
         self.managed: ManagedBudget | None = None
+        # Around the loading of a checkpoint.
+        self.resuming: Callable[[], AbstractContextManager[None]] = nullcontext
         self.on: dict[str, str] = {}
         self.unavailable: dict[str, str] = {}
         self.measured: dict[str, Callable[[], dict[str, Any]]] = {}
@@ -153,19 +140,20 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
     driver = load_driver()
     on_gpu = f"placement {options.placement}, once the GPU is known"
     memory = on_gpu if isinstance(driver, Driver) else "plain RAM: there is no CUDA driver here"
-    for feature in (VAE_CACHE, TEXT_CACHE):
-        if ASKED[feature](settings):
+    unified = {VAE_CACHE: settings.uses_unified_memory("vae"), TEXT_CACHE: settings.uses_unified_memory("text")}
+    for feature, asked in unified.items():
+        if asked:
             run.report_on(feature, memory)
-    if ASKED[HINTS](settings):
+    if settings.optimizations.enable_uvm_hints:
         if isinstance(driver, DriverUnavailable):
             run.report_unavailable(HINTS, driver.what)
         else:
             run.report_on(HINTS, _policy(settings.optimizations.uvm_access_pattern))
-    if ASKED[IN_MEMORY](settings):
+    if settings.in_memory:
         run.report_on(IN_MEMORY, ", ".join(settings.in_memory))
-    if ASKED[FAST_START](settings):
+    if settings.fast_start:
         run.report_on(FAST_START, "dataset scan")
-    if ASKED[TELEMETRY](settings):
+    if settings.telemetry_interval:
         run.report_on(TELEMETRY, f"every {settings.telemetry_interval:g} s")
     StateHooks.set_gh200_runtime_config(run)
     atexit.register(end)

@@ -18,6 +18,7 @@ class TrainerHooks:
     state: Any
     gh200_ramp_scheduler: Any = None
     gh200_exit_on_error: bool = False
+    _gh200_ramp: Any = None
     _gh200_noise: Any = None
     _gh200_telemetry: Any = None
     _gh200_step: int = 0
@@ -144,16 +145,19 @@ class TrainerHooks:
         from .caches.sites import training_begins
         from .datasets.sites import caches_built
         from .leave.sites import training_begins as may_leave
-        from .ramp.apply import first_micro_step
 
         caches_built(self.config)
         training_begins()
-        self._gh200_step = first_micro_step(self, may_leave(step))
+        step = may_leave(step)
+        self._gh200_step = step if self._gh200_ramp is None else self._gh200_ramp.first_micro_step(step)
         LoopCount(self)
         return self._gh200_step
 
     def _gh200_batch_wanted(self) -> None:
         """The loop counts a micro-batch, or the end of an epoch, and waits for it."""
+        from .leave.sites import leave_if_asked
+
+        leave_if_asked()
         self._gh200_step += 1
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.loop.batch_wanted()
@@ -163,6 +167,8 @@ class TrainerHooks:
         if StateHooks._gh200_run is None:
             return
         self._gh200_step = step
+        if self._gh200_telemetry is not None:
+            self._gh200_telemetry.loop.micro_batch_begins()
         from .caches.sites import micro_batch_begins
         from .datasets.sites import epoch_started
         from .memory.batch import optimize_batch_for_gh200
@@ -178,36 +184,16 @@ class TrainerHooks:
 
     def _apply_dynamic_gradient_accumulation(self) -> None:
         """Opens the next window of the ramp where the last one has closed."""
-        if self.gh200_ramp_scheduler is not None:
-            from .ramp.apply import begin_micro_batch
-
-            begin_micro_batch(self)
+        if self._gh200_ramp is not None:
+            self._gh200_ramp.begin()
 
     def _gh200_window_closed(self, verdict: bool) -> bool:
-        """Upstream's answer to `step % accumulation == 0`, or the schedule's."""
-        if self.gh200_ramp_scheduler is None:
-            return verdict
-        from .ramp.apply import gate
-
-        return gate(self, verdict)
-
-    def _gh200_add_logs(self, logs: dict[str, Any]) -> None:
-        """The end of a micro-batch: the ramp's window in the progress bar."""
-        if self._gh200_telemetry is not None:
-            self._gh200_telemetry.loop.micro_batch_ended()
-        if self.gh200_ramp_scheduler is not None:
-            from .console import fit_bar
-            from .ramp.apply import add_logs
-
-            add_logs(self, logs)
-            fit_bar(logs)
+        """`step % accumulation == 0`; with windows of changing size the question is whether one just closed."""
+        return verdict if self._gh200_ramp is None else bool(self.accelerator.sync_gradients)
 
 
 class LoopCount(StandIn):
-    """Upstream looks for its signals right before it counts a micro-batch and fetches it.
-
-    Made after the other override of the same method, which may end the run: a run that leaves has counted nothing.
-    """
+    """Upstream looks for its signals right before it counts a micro-batch and fetches it."""
 
     upstream_class, feature = "Trainer", "the count of micro-batches"
 

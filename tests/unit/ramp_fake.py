@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 from simpletuner.gh200.ramp import apply as ramp_apply
+from simpletuner.gh200.trainer import TrainerHooks
 
 NOISY = 60
 # torch 2.14 often aborts at interpreter exit where a gloo process group was not destroyed.
@@ -96,7 +97,7 @@ class Model(torch.nn.Module):
         return torch.tanh(self.weight @ row).square()
 
 
-class Trainer:
+class Trainer(TrainerHooks):
     """One weight vector in float64, one loss per micro-batch, and the loop of any trainer that uses Accelerate."""
 
     def __init__(self, batches_per_epoch: int = 10, **config: Any) -> None:
@@ -118,9 +119,6 @@ class Trainer:
         self.batches_per_epoch = batches_per_epoch
         self.state = {"global_step": 0, "current_epoch": 1}
         self.validation: Validation | None = Validation(self)
-        self.gh200_ramp_scheduler: Any = None
-        self._gh200_noise: Any = None
-        self._gh200_step = 0
         self.split_by: list[int] = []
         self.logged: list[dict[str, Any]] = []
         self.greeted_with = 0
@@ -142,7 +140,7 @@ class Trainer:
     ) -> torch.Tensor | None:
         """One pass; the gradient the optimizer gets, when it steps. A probe is a pass whose gradients are dropped."""
         self._gh200_step = step
-        ramp_apply.begin_micro_batch(self)
+        self._apply_dynamic_gradient_accumulation()
         if self._gh200_noise is not None:
             self._gh200_noise.begin(batch)
         stepped = None

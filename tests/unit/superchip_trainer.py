@@ -21,6 +21,7 @@ if __name__ == "__main__":
     see_this_checkout()
 
 from simpletuner.gh200.leave.moments import Leaving
+from simpletuner.gh200.trainer import TrainerHooks
 
 
 class Trainer:
@@ -42,8 +43,8 @@ class Trainer:
     def _exit_on_signal(self) -> None:
         self.asked += 1
 
-    def _gh200_batch_wanted(self) -> None:
-        self._gh200_step += 1
+    _gh200_telemetry = None
+    _gh200_batch_wanted = TrainerHooks._gh200_batch_wanted
 
     def checkpoint_state_save(self, output_dir: str, suffix: str | None = None) -> str:
         if self.full:
@@ -71,7 +72,7 @@ def train(folder: Path, told: int) -> None:
     leaving = leaving_of(trainer)
     leaving.signals.listen()
     for micro_batch in range(60):
-        trainer._exit_on_signal()
+        leaving.leave_if_asked()
         time.sleep(0.02)
         if micro_batch == 7 and trainer.accelerator.process_index == told:
             os.kill(os.getpid(), signal.SIGUSR1)

@@ -262,16 +262,15 @@ def test_quiet_stage_whose_terminal_is_closed_ends_its_command(tmp_path: Path) -
 BAR = """
 import json, sys, time
 from tqdm.auto import tqdm
-from simpletuner.gh200.console import fit_bar
+from simpletuner.gh200.console import show_in_bar
 total, extra = int(sys.argv[1]), json.loads(sys.argv[2])
 bar = tqdm(range(0, total), initial=total // 2, desc="Epoch 1/100 Steps", dynamic_ncols=True, mininterval=0)
 for _ in range(2):
     time.sleep(0.02)
     bar.set_description("Epoch 11/100, Steps")
+    show_in_bar(accum=16, eff_batch=128)
     bar.update(1)
-    logs = {"step_loss": 0.123456, "lr": 1.25e-5, "accum": 16, "eff_batch": 128}
-    fit_bar(logs)
-    bar.set_postfix(**{**logs, **extra})
+    bar.set_postfix(step_loss=0.123456, lr=1.25e-5, **extra)
 bar.close()
 """
 
@@ -290,6 +289,8 @@ def test_quiet_bar_keeps_loss_and_rate_in_sight(
     last = next(frame for frame in reversed(seen.frames[-1]) if frame.strip())
     assert seen.code == 0 and len(last) <= columns
     assert "lr=1.25e-5" in last and "step_loss=0.123" in last and f"/{total}" in last, last
+    first = next(frame for frame in seen.frames[-1] if "lr=" in frame)
+    assert extra or "step_loss=0.123" in first, first
     if not extra:
         assert "accum=16, eff_batch=128" in last
 

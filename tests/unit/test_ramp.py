@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpletuner.gh200.ramp.plot import ramp_from_config
+from simpletuner.gh200.ramp.reader import ramp_from_config
 from simpletuner.gh200.ramp.schedule import SHAPES, GH200GradientRamp, RampError
 from simpletuner.gh200.settings.problems import SettingsError
 
@@ -51,9 +51,6 @@ def test_every_mapping_agrees_with_counting(ramp: GH200GradientRamp) -> None:
             assert ramp.locate(micro_batch) == (window, place)
             assert ramp.steps_for(micro_batch) == window
             micro_batch += 1
-        samples = micro_batch * ramp.samples_per_micro_batch
-        assert ramp.steps_for_samples(samples) == window + 1
-        assert ramp.steps_for_samples(samples - 1) == window
 
 
 @given(ramps)
@@ -178,16 +175,15 @@ def config_file(folder: Path, **keys: object) -> Path:
     return path
 
 
-def test_the_plot_is_a_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    block = {"enable_batch_size_rampup": True, "initial_effective_batch_size": 4, "target_effective_batch_size": 32}
+def test_the_command_prints_every_window_size(tmp_path: Path) -> None:
+    block = {"enable_batch_size_rampup": True, "initial_effective_batch_size": 4, "target_effective_batch_size": 6}
     config = config_file(tmp_path, train_batch_size=1, gh200_optimizations=block)
-    picture = tmp_path / "out.png"
-    command = [sys.executable, "-m", "simpletuner.gh200.ramp", "--plot", str(picture), str(config)]
+    command = [sys.executable, "-m", "simpletuner.gh200.ramp", str(config)]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "effective batch 4 -> 32" in done.stdout
+    described, _, *windows = done.stdout.splitlines()
+    assert described.startswith("effective batch 4 -> 6")
+    assert [line.split()[-1] for line in windows] == ["4", "5", "6", "6"]
 
 
 @pytest.mark.parametrize("prefix", ["", "--"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import timeit
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
+from tqdm import tqdm
 
 from simpletuner.gh200.ramp import apply as ramp_apply
 from simpletuner.gh200.ramp.answers import TrainerAnswers
@@ -82,7 +86,7 @@ def test_a_step_counted_inside_a_window_is_an_error() -> None:
     trainer.micro_batch(1, next(iter(rows(1))))
     trainer.state["global_step"] = 1
     with pytest.raises(RampError, match="inside an accumulation window"):
-        ramp_apply.begin_micro_batch(trainer)
+        trainer._apply_dynamic_gradient_accumulation()
 
 
 # Gates and logs
@@ -95,7 +99,7 @@ def test_gates_open_when_a_window_closes_and_at_no_other_time() -> None:
         stepped = trainer.micro_batch(step, row) is not None
         naive = step % trainer.config.gradient_accumulation_steps == 0
         closed += [step] * stepped
-        uploads += [step] * ramp_apply.gate(trainer, naive)
+        uploads += [step] * trainer._gh200_window_closed(naive)
         validations += [step] * trainer.validation.should_perform_intermediary_validation(
             step, "prompts", "intermediary", epoch_end=False
         )
@@ -111,12 +115,13 @@ def test_trackers_and_progress_bar_tell_the_window() -> None:
         assert values["gh200/effective_batch_size"] == ramp.effective_batch_size(step)
     trainer.accelerator.log({"image": 1})
     assert trainer.logged[-1] == {"image": 1}
-    postfix: dict[str, Any] = {}
-    ramp_apply.add_logs(trainer, postfix)
-    assert postfix == {
-        "accum": trainer.config.gradient_accumulation_steps,
-        "eff_batch": trainer.config.total_batch_size,
-    }
+    with tqdm(total=60, desc="Epoch 1/3, Steps", file=io.StringIO()) as bar:
+        trainer.micro_batch(41, next(iter(rows(1))))
+        bar.set_postfix(lr=0.1, step_loss=0.5)
+        assert str(bar).endswith(
+            f", lr=0.1, step_loss=0.5, accum={trainer.config.gradient_accumulation_steps}, "
+            f"eff_batch={trainer.config.total_batch_size}]"
+        )
 
 
 def test_the_contracts_log_lines(caplog: pytest.LogCaptureFixture) -> None:
@@ -237,12 +242,29 @@ def resumed(folder: Path, step: int, **changes: Any) -> Trainer:
     return trainer
 
 
+def test_a_checkpoint_is_loaded_inside_the_context_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpointed(tmp_path, 20)
+    moments: list[str] = []
+
+    @contextmanager
+    def resuming() -> Iterator[None]:
+        moments.append("begins")
+        yield
+        moments.append("ends")
+
+    monkeypatch.setattr("simpletuner.gh200.ramp.resume.current", lambda: SimpleNamespace(resuming=resuming))
+    trainer, _ = started()
+    trainer.accelerator.register_load_state_pre_hook(lambda *_: moments.append("loads"))
+    trainer.init_resume_checkpoint(None, folder=tmp_path, step=6)
+    assert moments == ["begins", "loads", "ends"]
+
+
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     whole, ramp = started()
     train(whole, 60)
     checkpointed(tmp_path, ramp.micro_batches_for(14))
     later = resumed(tmp_path, step=14)
-    start = ramp_apply.first_micro_step(later, 14)
+    start = later._gh200_ramp.first_micro_step(14)
     assert start == ramp.micro_batches_for(14) != 14
     train(later, 60 - start, start)
     assert later.weight().equal(whole.weight())
@@ -258,7 +280,7 @@ def test_a_checkpoint_inside_a_window_starts_it_again(tmp_path: Path, caplog: py
     trainer.accelerator.save_state(str(tmp_path))
     later = resumed(tmp_path, step=14)
     assert "inside window 14" in caplog.text and "without the 2 micro-batches" in caplog.text
-    assert ramp_apply.first_micro_step(later, 14) == inside + 1
+    assert later._gh200_ramp.first_micro_step(14) == inside + 1
     assert train(later, ramp.accumulation_steps(14), inside + 1) == [inside + 1 + ramp.accumulation_steps(14)]
 
 
@@ -287,7 +309,7 @@ def test_a_changed_ramp_is_accepted_when_asked(tmp_path: Path, key: str, caplog:
     trainer = resumed(tmp_path, step=6, accept_changed_ramp=True, **{key: CHANGES[key]})
     assert "accept_changed_ramp is set" in caplog.text
     train(trainer, 3, 6)
-    if hasattr(trainer, "_gh200_ramp"):
+    if trainer._gh200_ramp is not None:
         assert trainer.config.gradient_accumulation_steps == trainer._gh200_ramp.ramp.accumulation_steps(
             trainer._gh200_ramp.window
         )
@@ -386,11 +408,11 @@ def test_switched_off_nothing_is_touched() -> None:
     own = set(vars(trainer))
     assert trainer.build(enable_batch_size_rampup=False) is None
     assert set(vars(trainer)) - own == {"init_resume_checkpoint", "checkpoint_state_latest"}
-    logs: dict[str, Any] = {}
-    ramp_apply.add_logs(trainer, logs)
-    ramp_apply.begin_micro_batch(trainer)
-    assert (logs, ramp_apply.first_micro_step(trainer, 7)) == ({}, 7)
-    assert [ramp_apply.gate(trainer, verdict) for verdict in (True, False)] == [True, False]
+    with tqdm(total=60, desc="Epoch 1/3, Steps", file=io.StringIO()) as bar:
+        trainer._apply_dynamic_gradient_accumulation()
+        assert bar.bar_format is None
+    assert trainer._gh200_first_micro_step(7) == 7
+    assert [trainer._gh200_window_closed(verdict) for verdict in (True, False)] == [True, False]
     assert trainer.config.gradient_accumulation_steps == 3
 
 
@@ -398,5 +420,5 @@ def test_switched_off_nothing_is_touched() -> None:
 def test_switched_off_it_costs_less_than_five_microseconds() -> None:
     trainer = Trainer()
     trainer.build(enable_batch_size_rampup=False)
-    best = min(timeit.repeat(lambda: ramp_apply.begin_micro_batch(trainer), number=10_000, repeat=5)) / 10_000
+    best = min(timeit.repeat(lambda: trainer._apply_dynamic_gradient_accumulation(), number=10_000, repeat=5)) / 10_000
     assert best < 5e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from simpletuner.gh200.settings.sources import read_settings
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.telemetry import recorder
 from simpletuner.gh200.telemetry.files import path_of
+from simpletuner.gh200.telemetry.loop import LoopClock
 from simpletuner.gh200.telemetry.reader import read_folder
 from simpletuner.gh200.telemetry.record import Cost, Kind, Record
 from simpletuner.gh200.trainer import TrainerHooks
@@ -69,10 +71,10 @@ class Trainer(TrainerHooks):
             self._gh200_batch_wanted()
             time.sleep(0.02)
             self.prepare_batch(step)
+            self._gh200_begin_micro_batch(step, step)
             time.sleep(0.01)
             self.state["global_step"] = step
             self.accelerator.log({"train_loss": 1.0 / step, "learning_rate": 0.1}, step=step)
-            self._gh200_add_logs({})
 
 
 @pytest.fixture(autouse=True)
@@ -221,7 +223,6 @@ trainer = TrainerHooks()
 trainer.accelerator = SimpleNamespace()
 trainer._prepare_gh200_telemetry(SimpleNamespace(settings=SimpleNamespace(telemetry_interval=0)))
 trainer._gh200_batch_wanted()
-trainer._gh200_add_logs({})
 print([name for name in sys.modules if "telemetry" in name])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -288,3 +289,20 @@ def test_telemetry_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     assert made.now("first", 0.1) is None and time.monotonic() - began < 5
     free.set()
     made.end()
+
+
+def test_telemetry_time_of_a_loop_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two micro-batches of one window, an evaluation in the second, then an epoch's end; a second per moment."""
+    seconds = itertools.count()
+    monkeypatch.setattr("simpletuner.gh200.telemetry.loop.time.monotonic", lambda: float(next(seconds)))
+    clock = LoopClock()
+    wanted, arrived, begins, ended = (
+        clock.batch_wanted,
+        clock.batch_arrived,
+        clock.micro_batch_begins,
+        clock.micro_batch_ended,
+    )
+    for moment in (wanted, arrived, begins, wanted, arrived, begins, arrived, ended, wanted, arrived, wanted):
+        moment()
+    found = clock.seconds()
+    assert (found.micro_batches, found.data, found.compute, found.other) == (2, 3.0, 2.0, 3.0)

@@ -20,7 +20,7 @@ logger = logging.getLogger("gh200.leave")
 
 
 class Leaving(StandIn):
-    """Listens from the beginning of a run; stands in for two methods of its Trainer once there is an Accelerator."""
+    """Listens from the beginning of a run; notes what its Trainer saves once there is an Accelerator."""
 
     upstream_class = "Trainer"
     feature, refusal = "checkpoint_on_signal", LeaveError
@@ -60,10 +60,8 @@ class Leaving(StandIn):
         self.saved = int(self.trainer.state["global_step"]), str(path)
         return path
 
-    @instead
-    def _exit_on_signal(self) -> None:
-        """Upstream asks before every micro-batch. Where a window has just closed, all ranks do, at the same place."""
-        self.upstream._exit_on_signal()
+    def leave_if_asked(self) -> None:
+        """Before every micro-batch. Where a window has just closed, all ranks ask, at the same place."""
         step = int(self.trainer.state["global_step"])
         if not self.signals.training or step == self.window:
             return

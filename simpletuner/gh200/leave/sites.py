@@ -28,6 +28,13 @@ def join(trainer: Any) -> None:
         leaving.join(trainer)
 
 
+def leave_if_asked() -> None:
+    """The loop is about to count a micro-batch; a run that leaves here has not counted it."""
+    leaving = _leaving()
+    if leaving is not None:
+        leaving.leave_if_asked()
+
+
 def training_begins(step: int) -> int:
     """The counter of micro-batches where upstream begins with it, or where the checkpoint had it."""
     leaving = _leaving()

@@ -9,8 +9,7 @@ from typing import Any
 from ..memory.budget import ManagedBudget
 from ..memory.driver import HOST, Driver, Place
 from ..memory.lasting import lasting_cells
-from .cells import BYTES, CELLS, CONTEXT, MAPPED_FOR, ON_GPU, PEAK, PREFERS, ROW, ROWS, TABLE
-from .native import callbacks
+from .native import BYTES, CELLS, CONTEXT, MAPPED_FOR, ON_GPU, PEAK, PREFERS, ROW, ROWS, TABLE, callbacks
 from .notes import Notes
 
 

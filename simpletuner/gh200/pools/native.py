@@ -14,32 +14,17 @@ from typing import Any
 from ..memory.budget import CEILING, HANDED, IN_USE, LIMIT
 from ..memory.driver import ATTACH_GLOBAL, Advice, Driver
 from ..memory.lasting import CELL
-from .cells import (
-    ADVISE,
-    ALLOCATE,
-    BYTES,
-    CAPACITY,
-    CELLS,
-    CONTEXT,
-    FREE,
-    FREE_HBM,
-    INFO,
-    MAPPED_FOR,
-    NOTE,
-    NOTES,
-    ON_GPU,
-    OUT,
-    OVER_LIMIT,
-    OVER_ROOM,
-    OVER_TABLE,
-    PEAK,
-    POP,
-    PREFERS,
-    PUSH,
-    ROW,
-    ROWS,
-    TABLE,
-)
+
+# What one kind of memory shares with this code, number by number.
+# Which context and places its blocks have (0: mapped for nobody), whether free HBM is room for them; then their bytes.
+CONTEXT, PREFERS, MAPPED_FOR, ON_GPU, BYTES, PEAK = range(6)
+OUT, FREE_HBM, ROWS = 6, 7, 8  # two answers of the driver; rows of the table that were ever used
+# What did not go well: how often, and of the last time the bytes asked for and the detail.
+NOTES, NOTE = 9, 3
+OVER_LIMIT, OVER_ROOM, OVER_TABLE, INFO, PUSH, POP, ALLOCATE, ADVISE, FREE = KINDS_OF_NOTE = tuple(range(9))
+# Where blocks begin (0: none), and their bytes. Torch's smallest have 2 MB, those of large tensors 20 MB or more.
+TABLE, ROW, CAPACITY = NOTES + NOTE * len(KINDS_OF_NOTE), 2, 1 << 18
+CELLS = TABLE + ROW * CAPACITY
 
 PREFERRED, ACCESSED = int(Advice.SET_PREFERRED_LOCATION), int(Advice.SET_ACCESSED_BY)
 # Where there seems to be no room it is looked for again, as the figure is that of the last look.

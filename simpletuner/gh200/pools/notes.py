@@ -9,7 +9,7 @@ from ..memory.budget import ManagedBudget
 from ..memory.driver import Driver
 from ..memory.lasting import Cells
 from ..memory.limits import spoken_size
-from .cells import (
+from .native import (
     ADVISE,
     ALLOCATE,
     FREE,

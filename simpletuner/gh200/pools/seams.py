@@ -45,12 +45,6 @@ class TrainerMoments(StandIn):
         with self.memory.of("ema"):
             return self.upstream.init_ema_model(*args, **kwargs)
 
-    @instead
-    def init_resume_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        # The weights are copied into those that are there; what is made anew is the optimizer's.
-        with self.memory.of("optimizer"):
-            return self.upstream.init_resume_checkpoint(*args, **kwargs)
-
 
 class OptimizerMoments(StandIn):
     """An optimizer makes its state at its first step, and scratch memory at every one."""

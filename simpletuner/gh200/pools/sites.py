@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,6 +118,8 @@ def begin(trainer: Any, run: Run) -> None:
         if "optimizer" in asked.managed_memory_targets:
             memory.add("scratch", SCRATCH)
         TrainerMoments(trainer, memory)
+        # The weights are copied into those that are there; what is made anew is the optimizer's.
+        run.resuming = partial(memory.of, "optimizer")
     run.at_end(memory.close)
     run.measure(MANAGED_MEMORY, memory.report)
     run.report_on(MANAGED, _described(asked.managed_memory, memory))

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .schedule import MEASURED
-from .stand_in import StandIn, instead
+from ..stand_in import StandIn, instead
+from .schedule import MEASURED, RampError
+from .words import FEATURE
 
 if TYPE_CHECKING:
     from .apply import RampControl
@@ -19,6 +20,7 @@ class TrainerAnswers(StandIn):
     """Everything in the Trainer that turns batches into steps, or splits buckets by the accumulation steps."""
 
     upstream_class = "Trainer"
+    feature, refusal = FEATURE, RampError
 
     def __init__(self, control: RampControl) -> None:
         super().__init__()
@@ -86,6 +88,7 @@ class ValidationAnswers(StandIn):
     """When a step validation is due, and where in its epoch the run is."""
 
     upstream_class = "Validation"
+    feature, refusal = FEATURE, RampError
 
     def __init__(self, control: RampControl) -> None:
         super().__init__()
@@ -107,6 +110,7 @@ class EvaluationAnswers(StandIn):
     """How far the run is, in epochs."""
 
     upstream_class = "Evaluation"
+    feature, refusal = FEATURE, RampError
 
     def __init__(self, control: RampControl) -> None:
         super().__init__()

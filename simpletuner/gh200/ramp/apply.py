@@ -1,23 +1,24 @@
-"""Puts the ramp into a Trainer: checks it can be exact there, opens each window, answers upstream's gates."""
+"""Puts the ramp into a Trainer: checks it can be exact there and opens each window."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import broadcast
 
+from ..console import show_debug_lines, show_in_bar
 from ..state import StateHooks
 from ..trackers import each_step
 from .answers import TrainerAnswers, answer_validation
-from .console import show_debug_lines
 from .counts import EpochCounts
 from .lr import FOLLOWING, follow_windows
 from .measured import Growth, growth
-from .meter import NoiseMeter, refuse_where_unmeasured
+from .meter import NoiseMeter
 from .reader import ramp_from
+from .refusals import refuse_where_inexact, refuse_where_unmeasured
 from .resume import ResumeWatch
 from .schedule import MEASURED, GH200GradientRamp, RampError
 from .windows import SAMPLES
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ..settings.schema import Settings
 
 logger = logging.getLogger("gh200.ramp")
-_CONTROL = "_gh200_ramp"
 
 
 class RampControl:
@@ -59,6 +59,11 @@ class RampControl:
         if window != self.window:
             self.open(window)
         self.counts.note_epoch_step(window)
+        show_in_bar(accum=self.accumulation_steps, eff_batch=self.trainer.config.total_batch_size)
+
+    def first_micro_step(self, step: int) -> int:
+        """Where upstream's micro-step counter starts: at the checkpoint's own count, which seeds the choice of dataset."""
+        return step if self.resumed_at is None else self.resumed_at
 
     def open(self, window: int) -> None:
         """The window of this optimizer step, in config and Accelerator."""
@@ -171,7 +176,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     if asked is None or not asked.enable_batch_size_rampup:
         watch.begin(None)
         return None
-    _refuse_where_inexact(trainer)
+    refuse_where_inexact(trainer)
     ramp = ramp_from(asked, vars(trainer.config), trainer.accelerator.num_processes)
     needs_scale = asked.batch_rampup_lr_scaling in ("initial", "follow")
     control = RampControl(
@@ -181,7 +186,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
         beta2_in_samples=asked.batch_rampup_beta2 == "samples",
     )
     control.meter = meter
-    setattr(trainer, _CONTROL, control)
+    trainer._gh200_ramp = control
     watch.begin(control)
     TrainerAnswers(control).take_over(trainer)
     each_step(trainer.accelerator, lambda values: {**values, **control.tracker_values()})
@@ -210,59 +215,3 @@ def _meter(trainer: Any) -> NoiseMeter:
     meter = trainer._gh200_noise = NoiseMeter(trainer)
     each_step(trainer.accelerator, lambda values: {**values, **meter.tracker_values()})
     return meter
-
-
-_INEXACT: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "DeepSpeed": (
-        lambda trainer: getattr(trainer.accelerator.distributed_type, "value", "") == "DEEPSPEED",
-        "its engine keeps its own accumulation count and divides by it, so a change never reaches it",
-    ),
-    "optimizer_release_gradients": (
-        lambda trainer: bool(getattr(trainer.config, "optimizer_release_gradients", False)),
-        "the optimizer steps inside backward by a fixed `step % accumulation` rule that knows no windows",
-    ),
-    "ramtorch": (
-        lambda trainer: bool(getattr(trainer.config, "ramtorch", False)),
-        "upstream clears RamTorch gradients after every micro-batch, so nothing accumulates in a window",
-    ),
-}
-
-
-def _refuse_where_inexact(trainer: Any) -> None:
-    found = [f"{name}: {why}" for name, (used, why) in _INEXACT.items() if used(trainer)]
-    if found:
-        raise RampError(
-            "The gradient accumulation ramp is refused in this run: its gradients would be wrong.",
-            why="\n".join(found),
-            fix="turn that off, or set gh200_optimizations.enable_batch_size_rampup to false",
-        )
-
-
-# What the patched Trainer calls. All of these do nothing when the ramp is off.
-
-
-def begin_micro_batch(trainer: Any) -> None:
-    """Right before `accelerator.accumulate`."""
-    control = trainer.__dict__.get(_CONTROL)
-    if control is not None:
-        control.begin()
-
-
-def first_micro_step(trainer: Any, step: int) -> int:
-    """Where upstream's micro-step counter starts: at the checkpoint's own count, which seeds the choice of dataset."""
-    control = trainer.__dict__.get(_CONTROL)
-    return step if control is None or control.resumed_at is None else int(control.resumed_at)
-
-
-def gate(trainer: Any, verdict: bool) -> bool:
-    """Upstream's `step % accumulation == 0`; with windows of changing size the question is whether one just closed."""
-    control = trainer.__dict__.get(_CONTROL)
-    return verdict if control is None else bool(trainer.accelerator.sync_gradients)
-
-
-def add_logs(trainer: Any, logs: MutableMapping[str, Any]) -> None:
-    """The window in the progress bar's postfix."""
-    control = trainer.__dict__.get(_CONTROL)
-    if control is not None:
-        logs["accum"] = control.accumulation_steps
-        logs["eff_batch"] = trainer.config.total_batch_size

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from . import timesteps
-from .noise import LOOKS_BACK, SmoothedNoise, WindowNorms
-from .schedule import RampError
-from .timesteps import TimestepPart
+from .noise import SmoothedNoise, WindowNorms
 
 logger = logging.getLogger("gh200.ramp")
 NAME = "gh200/gradient_noise_scale"
 # Numbers in gradients that are kept for a moment, to be measured together: one call each would cost more than training may.
 MOST_HELD = 16_000_000
-_UNKNOWN = "the parts that timestep and data explain are not known"
 
 
 class NoiseMeter:
@@ -26,8 +22,7 @@ class NoiseMeter:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.accelerator = trainer, trainer.accelerator
-        self.noise, self.part = SmoothedNoise(), TimestepPart()
-        self._before = (self.noise, self.part)
+        self.noise = self._before = SmoothedNoise()
         self._weights: list[torch.Tensor] = []
         self._held: list[torch.Tensor] = []
         self._held_size = 0
@@ -44,8 +39,8 @@ class NoiseMeter:
             self.attach()
         if self._closed:
             self._window, self._closed = [], False
-        self._before = (self.noise, self.part)
-        self._window.append(_MicroBatch(batch, int(self.trainer.config.train_batch_size)))
+        self._before = self.noise
+        self._window.append(_MicroBatch(_samples(batch, int(self.trainer.config.train_batch_size))))
 
     def attach(self) -> None:
         optimizer = self.trainer.optimizer
@@ -87,19 +82,11 @@ class NoiseMeter:
         return result
 
     def _note(self) -> None:
-        micro_batch, closes = self._window[-1], bool(self.accelerator.sync_gradients)
         self._take()
-        micro_batch.own = torch.stack(self._squares).sum() if self._squares else None
-        ranks = self.accelerator.num_processes
-        # With several ranks the last one's sum is already everybody's.
-        if closes or (micro_batch.drawn is not None and len(self._window) > 1):
-            sums = [weight.grad for weight in self._weights if weight.grad is not None]
-            micro_batch.so_far = _squared(sums) if sums else None
-        elif micro_batch.drawn is not None:
-            micro_batch.so_far = micro_batch.own
-        if closes:
+        self._window[-1].squared = torch.stack(self._squares).sum() if self._squares else None
+        if self.accelerator.sync_gradients:
             self._closed = True
-            self._close(len(self._window), ranks)
+            self._close(len(self._window), self.accelerator.num_processes)
 
     def _close(self, size: int, ranks: int) -> None:
         if size * ranks < 2:
@@ -109,32 +96,18 @@ class NoiseMeter:
         scaler = getattr(self.accelerator, "scaler", None)
         scale = 1.0 if scaler is None else float(scaler.get_scale())
         factor = (self.accelerator.gradient_accumulation_steps / scale) ** 2
-        own, so_far = _numbers([m.own for m in self._window]), _numbers([m.so_far for m in self._window])
+        # With several ranks this sum is already everybody's.
+        sums = [weight.grad for weight in self._weights if weight.grad is not None]
+        *own, whole = _numbers([*(m.squared for m in self._window), _squared(sums) if sums else None])
         inverse = sum(1 / micro_batch.samples for micro_batch in self._window)
-        rows = self._gather([factor * sum(own), inverse, *self._equations(own, so_far, factor, ranks)])
-        count, whole = size * ranks, factor * so_far[-1] / size**2
-        norms = WindowNorms(count, sum(r[0] for r in rows) / count, whole, sum(r[1] for r in rows) / count)
+        rows = self._gather([factor * sum(own), inverse])
+        count = size * ranks
+        of_each, inverse_batch = (sum(values) / count for values in zip(*rows, strict=True))
+        norms = WindowNorms(count, of_each, factor * whole / size**2, inverse_batch)
         if not norms.usable:
             self._tell_once("a window whose gradients were not finite is left out")
             return
-        noise, part = self._before
-        self.noise = noise.with_window(norms)
-        self.part = part.with_window(np.sum([row[2:] for row in rows], axis=0).tolist())
-
-    def _equations(self, own: Sequence[float], so_far: Sequence[float], factor: float, ranks: int) -> list[float]:
-        drawn = [micro_batch.drawn for micro_batch in self._window]
-        usable = len(drawn) - (ranks > 1)
-        known = [shares for shares in drawn[:usable] if shares is not None]
-        if usable < 2 or len(known) < usable:
-            lacks = any(shares is None for shares in drawn)
-            self._tell_once(
-                f"{_UNKNOWN}: "
-                + ("the batches have no timesteps" if lacks else "a rank's window has too few micro-batches")
-            )
-            return [0.0] * timesteps.SIZE
-        sums = so_far[:usable]
-        products = [(sums[k] - sums[k - 1] - own[k]) / 2 * factor for k in range(1, usable)]
-        return [float(value) for value in timesteps.equations(known, products)]
+        self.noise = self._before.with_window(norms)
 
     def _gather(self, values: list[float]) -> list[list[float]]:
         """Every rank's values in the ranks' order: sums of them are the same number on all of them."""
@@ -155,35 +128,27 @@ class NoiseMeter:
         if found is None:
             return {}
         ends = {NAME: found.value, f"{NAME}_low": found.low, f"{NAME}_high": found.high}
-        values = {name: value for name, value in ends.items() if value is not None}
-        part = self.part.explained(self.noise.mean_trace)
-        if part is None and self.noise.windows >= LOOKS_BACK and any(self.part.sums):
-            # Upstream draws one timestep of a batch from each stretch of the schedule.
-            self._tell_once(f"{_UNKNOWN}: timesteps differ too little from one micro-batch to the next")
-        if part is not None:
-            values |= {"gh200/gradient_noise_timestep_part": part, "gh200/gradient_noise_data_part": 1 - part}
-        return values
+        return {name: value for name, value in ends.items() if value is not None}
 
     def record(self) -> dict[str, Any]:
-        return {**self.noise.record(), "timesteps": self.part.record()}
+        return self.noise.record()
 
     def restore(self, record: Mapping[str, Any]) -> None:
-        self.noise, self.part = SmoothedNoise.from_record(record), TimestepPart.from_record(record)
+        self.noise = SmoothedNoise.from_record(record)
 
 
+@dataclass
 class _MicroBatch:
-    """Its size and timesteps; then the squared norms of its own gradient and of all gradients so far."""
+    """Its size, and the squared norm of its own gradient once backward has made that."""
 
-    def __init__(self, batch: Any, expected: int) -> None:
-        found = batch if isinstance(batch, Mapping) else {}
-        tensors = (found.get(name) for name in ("latents", "tokens", "input_ids"))
-        self.samples = next((int(tensor.shape[0]) for tensor in tensors if torch.is_tensor(tensor)), expected)
-        drawn = found.get("timesteps")
-        self.drawn = None
-        if torch.is_tensor(drawn) and drawn.numel():
-            self.drawn = timesteps.shares(drawn.detach().float().reshape(drawn.shape[0], -1).mean(1).tolist())
-        self.own: torch.Tensor | None = None
-        self.so_far: torch.Tensor | None = None
+    samples: int
+    squared: torch.Tensor | None = None
+
+
+def _samples(batch: Any, expected: int) -> int:
+    found = batch if isinstance(batch, Mapping) else {}
+    tensors = (found.get(name) for name in ("latents", "tokens", "input_ids"))
+    return next((int(tensor.shape[0]) for tensor in tensors if torch.is_tensor(tensor)), expected)
 
 
 def _squared(gradients: list[torch.Tensor]) -> torch.Tensor:
@@ -199,40 +164,3 @@ def _numbers(values: Sequence[torch.Tensor | None]) -> list[float]:
     known = [value for value in values if value is not None]
     told = iter(torch.stack(known).tolist() if known else ())
     return [0.0 if value is None else next(told) for value in values]
-
-
-_UNMEASURED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "DeepSpeed": (
-        lambda trainer: getattr(trainer.accelerator.distributed_type, "value", "") == "DEEPSPEED",
-        "its engine keeps the gradients to itself",
-    ),
-    "fsdp_enable": (lambda trainer: _set(trainer, "fsdp_enable"), "a rank only has a piece of each gradient"),
-    "context_parallel_size": (
-        lambda trainer: int(getattr(trainer.config, "context_parallel_size", 0) or 0) > 1,
-        "ranks share their samples",
-    ),
-    "optimizer_release_gradients": (
-        lambda trainer: _set(trainer, "optimizer_release_gradients"),
-        "gradients are gone before a window is full",
-    ),
-    "ramtorch": (lambda trainer: _set(trainer, "ramtorch"), "gradients are cleared after every micro-batch"),
-    "distillation_method": (
-        lambda trainer: getattr(trainer.config, "distillation_method", None) not in (None, "", "none"),
-        "a distiller makes backward passes of its own",
-    ),
-}
-
-
-def _set(trainer: Any, key: str) -> bool:
-    return bool(getattr(trainer.config, key, False))
-
-
-def refuse_where_unmeasured(trainer: Any) -> None:
-    found = [f"{name}: {why}" for name, (used, why) in _UNMEASURED.items() if used(trainer)]
-    if found:
-        raise RampError(
-            "The gradient noise scale cannot be measured in this run.",
-            where="gh200_optimizations.measure_gradient_noise_scale",
-            why="\n".join(found),
-            fix='turn that off, or leave out measure_gradient_noise_scale and the shape "measured"',
-        )

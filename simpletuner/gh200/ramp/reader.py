@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from ..settings.blocks import loaded_config
 from ..settings.schema import Optimizations
-from ..settings.sources import read_batch_sizes
-from .schedule import GH200GradientRamp
+from ..settings.sources import read_batch_sizes, read_config_settings
+from .schedule import GH200GradientRamp, RampError
 from .words import refuse_what_does_not_ramp
 
 
@@ -26,3 +29,16 @@ def ramp_from(asked: Optimizations, config: Mapping[str, object], processes: int
     )
     refuse_what_does_not_ramp(ramp)
     return ramp
+
+
+def ramp_from_config(path: Path, processes: int) -> GH200GradientRamp:
+    """The ramp a run with this config would have here, or the error it would end with."""
+    config = loaded_config(path)
+    asked = read_config_settings(config, os.environ).optimizations
+    if not asked.enable_batch_size_rampup:
+        raise RampError(
+            "This config asks for no ramp.",
+            where=str(path),
+            fix="set gh200_optimizations.enable_batch_size_rampup to true",
+        )
+    return ramp_from(asked, config, processes)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import stop
 from ..own_files import write_whole
+from ..run import current
+from ..stand_in import StandIn, instead
 from .complete import complete_before, say_what_comes_last
 from .measured import Growth
 from .noise import SmoothedNoise
 from .schedule import MEASURED, RampError
-from .stand_in import StandIn, instead
-from .timesteps import TimestepPart
+from .words import FEATURE
 
 if TYPE_CHECKING:
     from .apply import RampControl
@@ -27,6 +29,7 @@ class ResumeWatch(StandIn):
     """Writes `gh200_ramp.json` beside a checkpoint's other files and compares it when one is loaded."""
 
     upstream_class = "Trainer"
+    feature, refusal = FEATURE, RampError
 
     def __init__(self, trainer: Any, *, accept_changes: bool, asked: bool = True) -> None:
         super().__init__()
@@ -99,7 +102,9 @@ class ResumeWatch(StandIn):
 
     @instead
     def init_resume_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        result = self.upstream.init_resume_checkpoint(*args, **kwargs)
+        run = current()
+        with run.resuming() if run is not None else nullcontext():
+            result = self.upstream.init_resume_checkpoint(*args, **kwargs)
         if self.loaded_from is None:
             return result
         problem = self._problem()
@@ -168,7 +173,6 @@ def _check_measured(record: dict[str, Any]) -> None:
     """A measured ramp without what it has measured and decided would be another one, without a word."""
     try:
         SmoothedNoise.from_record(record["noise"])
-        TimestepPart.from_record(record["noise"])
         for decision in record["decisions"]:
             Growth.from_record(decision)
     except (KeyError, TypeError) as error:

@@ -64,6 +64,3 @@ class Windows:
     def steps_for(self, micro_batches: int) -> int:
         """Optimizer steps that this many micro-batches complete."""
         return self.locate(micro_batches)[0]
-
-    def steps_for_samples(self, samples: int) -> int:
-        return self.steps_for(samples // self.samples_per_micro_batch)

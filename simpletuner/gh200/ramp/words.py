@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _NAMES = {MICRO_BATCHES: "micro-batches", SAMPLES: "samples", STEPS: "steps"}
 BLOCK = "gh200_optimizations"
+FEATURE = "the gradient accumulation ramp"
 
 
 def describe(ramp: GH200GradientRamp) -> str:

@@ -1,4 +1,4 @@
-"""Where the time of the training loop goes: three moments of every micro-batch, by the CPU's clock."""
+"""Where the time of the training loop goes: the moments of every micro-batch, by the CPU's clock."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class LoopClock:
         self._mark: float | None = None
         self._spent: Counter[str] = Counter()
         self._micro_batches = 0
+        self._in_micro_batch = False
 
     def _passed(self, what: str) -> None:
         now = time.monotonic()
@@ -25,14 +26,23 @@ class LoopClock:
         self._mark = now
 
     def batch_wanted(self) -> None:
+        # Where no optimizer step was logged, nothing has come between the micro-batch and this.
+        self.micro_batch_ended()
         self._passed("other")
 
     def batch_arrived(self) -> None:
-        self._passed("data")
+        # An evaluation prepares batches of its own inside a micro-batch.
+        if not self._in_micro_batch:
+            self._passed("data")
+
+    def micro_batch_begins(self) -> None:
+        self._in_micro_batch = True
 
     def micro_batch_ended(self) -> None:
-        self._passed("compute")
-        self._micro_batches += 1
+        if self._in_micro_batch:
+            self._passed("compute")
+            self._micro_batches += 1
+            self._in_micro_batch = False
 
     def seconds(self) -> Seconds:
         spent = {name: round(float(value), 4) for name, value in self._spent.copy().items()}

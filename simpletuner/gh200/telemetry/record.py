@@ -34,7 +34,6 @@ class Noise(Part):
     scale: float = Field(description="samples")
     low: float | None = Field(None, description="samples; lower end of its interval")
     high: float | None = Field(None, description="samples; upper end")
-    timestep_part: float | None = Field(None, description="share of it that the timesteps explain, 0 to 1")
 
 
 class Seconds(Part):

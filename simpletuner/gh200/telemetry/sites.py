@@ -79,6 +79,7 @@ class RunTelemetry:
 
     def _step(self, values: dict[str, Any]) -> dict[str, Any]:
         """After an optimizer step: whatever goes wrong here is telemetry's own trouble."""
+        self.loop.micro_batch_ended()
         try:
             return self._seen(values)
         except Exception as error:
@@ -158,7 +159,7 @@ class RunTelemetry:
         if scale is None:
             return None
         ends = {"low": self._number(f"{name}_low"), "high": self._number(f"{name}_high")}
-        return Noise(scale=scale, timestep_part=self._number(f"{PREFIX}gradient_noise_timestep_part"), **ends)
+        return Noise(scale=scale, **ends)
 
     def _end(self) -> None:
         self._recorder.end()

@@ -59,14 +59,10 @@ class Trainer:
     def init_ema_model(self) -> None:
         self.ema = [parameter.detach().clone() for parameter in self.model.parameters()]
 
-    def init_resume_checkpoint(self) -> None:
-        pass
-
     def train(self, steps: int = 3) -> list[str]:
         self.move_models()
         self.init_prepare_models()
         self.init_ema_model()
-        self.init_resume_checkpoint()
         losses = []
         for step in range(steps):
             for micro in range(2):
@@ -131,6 +127,15 @@ def check_gradients_are_in_their_pool_also_those_of_later_micro_batches() -> Non
     assert all(managed(parameter.grad) for parameter in trainer.model.parameters() if parameter.grad is not None)
     assert not any(map(managed, trainer.model.parameters()))
     assert list(kinds(run)) == ["gradients"]
+    end()
+
+
+def check_what_a_checkpoint_makes_is_optimizer_state() -> None:
+    run = begun(Trainer(), managed_memory="state")
+    with run.resuming():
+        assert managed(torch.empty(MB, device=DEVICE))
+    assert kinds(run)["optimizer state"]["bytes"] > 0
+    assert not managed(torch.empty(MB, device=DEVICE))
     end()
 
 

@@ -57,8 +57,6 @@ class Trainer:
 
     def init_ema_model(self) -> None: ...
 
-    def init_resume_checkpoint(self) -> None: ...
-
 
 def begun(folder: Path) -> tuple[Run, RunTelemetry, pools.ManagedMemory]:
     settings = read_settings({"gh200_optimizations": ASKED, "cache_config": CACHES}, {})
