@@ -162,6 +162,8 @@ class TrainerHooks:
         """Right before a micro-batch is accumulated; `step` is the loop's own count of them."""
         if StateHooks._gh200_run is None:
             return
+        if self._gh200_telemetry is not None:
+            self._gh200_telemetry.loop.batch_arrived()
         self._gh200_step = step
         from .caches.sites import micro_batch_begins
         from .datasets.sites import epoch_started

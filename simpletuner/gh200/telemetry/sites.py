@@ -14,8 +14,8 @@ from ..run import Run
 from ..trackers import PREFIX, each_step
 from .files import path_of
 from .gpu import GpuMemory
-from .loop import BatchArrival, LoopClock
-from .others import GuardedTracker, PlainSettings
+from .loop import LoopClock
+from .others import PlainSettings
 from .record import Cost, Kind, Noise, Record, Window
 from .recorder import Recorder
 from .sources import host_memory, parts, reports
@@ -50,7 +50,7 @@ class RunTelemetry:
             path_of(folder, accelerator.process_index), run.settings.telemetry_interval, self._read
         )
         device = run.hints.device
-        self._gpu = GpuMemory(device, self.problem) if device is not None else None
+        self._gpu = GpuMemory(device) if device is not None else None
         self._problems: dict[str, str] = {}
         self._logged: dict[str, Any] = {}
         self._steps = 0
@@ -68,8 +68,7 @@ class RunTelemetry:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._recorder.say("folder", f"{path.parent} cannot be made: {error.strerror}")
-        BatchArrival(self._trainer, self.loop)
-        self._run.at_end(self._end)
+        self._run.at_end(self._recorder.end)
         self._recorder.start()
 
     def problem(self, what: str, why: str) -> None:
@@ -93,9 +92,6 @@ class RunTelemetry:
         if self._gpu is not None and (last or self._recorder.latest is not self._joined):
             self._gpu.ask_torch()
         if self._steps == 1 or last:
-            if self._steps == 1 and self._main:
-                for tracker in self._trainer.accelerator.trackers:
-                    GuardedTracker(tracker, self.problem)
             self._recorder.now("last" if last else "first", _STEP_WAIT if self._main else 0.0)
         before, self._joined = self._joined, self._recorder.latest
         record = self._joined
@@ -159,11 +155,6 @@ class RunTelemetry:
             return None
         ends = {"low": self._number(f"{name}_low"), "high": self._number(f"{name}_high")}
         return Noise(scale=scale, timestep_part=self._number(f"{PREFIX}gradient_noise_timestep_part"), **ends)
-
-    def _end(self) -> None:
-        self._recorder.end()
-        if self._gpu is not None:
-            self._gpu.close()
 
 
 def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
