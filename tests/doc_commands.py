@@ -110,7 +110,6 @@ COMMANDS: dict[str, How] = {
     "scripts/new_job.sh datasets/photos --model models/sdxl-base --name photos": NEW_JOB,
     ".venv/bin/python -m gh200_lab.tiny.transformer build/tiny-sd3": FAMILY,
     "scripts/new_job.sh build/quickstart/images --model build/tiny-sd3 --name sd3 --steps 8": FAMILY,
-    "scripts/new_job.sh build/quickstart/images --model build/tiny-sd3 --adapter lycoris --name sd3-lycoris --steps 8": FAMILY,
     ".venv/bin/accelerate launch --config_file config/accelerate_config_cpu.yaml train.py"
     " --config jobs/first/config.json": NEW_JOB,
     "python -m simpletuner.gh200.preflight jobs/photos/config.json": Elsewhere(
