@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..settings.problems import Problem
+from .report import Kind
 from .upstream import Upstream
 
 MODEL, VAE = "pretrained_model_name_or_path", "pretrained_vae_model_name_or_path"
@@ -76,7 +77,7 @@ def vae_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None:
 
 def source_problems(
     config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]
-) -> Iterator[tuple[str, Problem | str]]:
+) -> Iterator[tuple[Kind, Problem | str]]:
     """("problem", Problem), or ("note" or "warning", a sentence)."""
     offline = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     model, vae = model_of(config, upstream), vae_of(config, upstream)
@@ -101,7 +102,7 @@ def source_problems(
 
 def _folder_problems(
     folder: Path, config: Mapping[str, Any], upstream: Upstream | None
-) -> Iterator[tuple[str, Problem | str]]:
+) -> Iterator[tuple[Kind, Problem | str]]:
     named = str(config.get(MODEL) or folder)
     index = pipeline_of(folder)
     family = str(config.get("model_family", "")).lower()
