@@ -246,9 +246,6 @@ COMMANDS: dict[str, How] = {
         at_root=True, more=" --collect-only -q", slow="collects every test"
     ),
     "python -m simpletuner.gh200.watch OUTPUT_DIR": Elsewhere("tests/unit/test_watch.py", "gh200.watch"),
-    "python -m simpletuner.gh200.watch": Elsewhere(
-        "tests/unit/test_watch.py::test_watch_without_a_name_takes_the_newest_run_below", "newest_below"
-    ),
     "python -m simpletuner.gh200.watch jobs/first/output": Elsewhere(
         "tests/unit/test_watch.py::test_watch_refreshes_in_a_terminal_and_ends_well", "--every"
     ),

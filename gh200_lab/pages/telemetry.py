@@ -38,7 +38,6 @@ Each rank appends to `OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, a JSON object per
 
 ```bash
 python -m simpletuner.gh200.watch jobs/first/output                # refreshes every 2 seconds, --every changes that
-python -m simpletuner.gh200.watch                                  # the newest run below this folder
 python -m simpletuner.gh200.watch --once --json jobs/first/output  # for scripts
 ```
 

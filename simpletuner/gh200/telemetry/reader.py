@@ -13,7 +13,7 @@ from ..errors import GH200Error
 from .files import files_in, last_lines, path_of
 from .record import Record
 
-# Enough to find the ramp's schedule, which is repeated more often than this.
+# Enough to find the ramp's schedule, which older releases wrote into every hundredth record.
 MOST_RECORDS = 360
 # Ranks begin together; a file whose newest record is older than this before another's beginning is of a run before.
 _TOGETHER = 60.0

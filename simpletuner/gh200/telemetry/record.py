@@ -22,9 +22,7 @@ class Window(Part):
     accumulation_steps: int = Field(description="micro-batches of one rank in an optimizer step")
     effective_batch_size: int = Field(description="samples in an optimizer step, over all ranks")
     schedule: list[tuple[int, int]] | None = Field(
-        None,
-        description="the ramp: [optimizer step, effective batch size from it on]; in the first record, where it has changed, "
-        "and now and then, so that the end of a file is enough",
+        None, description="the ramp as it is now: [optimizer step, effective batch size from it on]"
     )
 
 

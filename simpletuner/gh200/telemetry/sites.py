@@ -23,10 +23,8 @@ from .tracked import tracker_values
 
 # How long a step may wait for its record: reading takes milliseconds, unless a driver hangs.
 _STEP_WAIT = 1.0
-# A schedule is told again after so many records, so that the end of a file says it; and drawn with so many points.
-_TELL_AGAIN = 100
 _WANTED = frozenset({"train_loss"})
-_MOST_POINTS = 128
+_MOST_POINTS = 32
 
 
 class RunTelemetry:
@@ -55,8 +53,6 @@ class RunTelemetry:
         self._logged: dict[str, Any] = {}
         self._steps = 0
         self._joined: Record | None = None
-        self._outline: list[tuple[int, int]] | None = None
-        self._since_told = 0
         # First of all, so that it sees what the ramp adds to each step's entry.
         each_step(accelerator, self._step)
         PlainSettings(accelerator)
@@ -137,16 +133,9 @@ class RunTelemetry:
         config, ranks = self._trainer.config, self._facts["ranks"]
         steps = int(config.gradient_accumulation_steps or 1)
         size = int(config.train_batch_size) * ranks * steps
-        return Window(accumulation_steps=steps, effective_batch_size=size, schedule=self._schedule())
-
-    def _schedule(self) -> list[tuple[int, int]] | None:
         ramp = self._trainer.gh200_ramp_scheduler
-        outline = _thinned(ramp.outline()) if ramp is not None else None
-        self._since_told += 1
-        if outline == self._outline and self._since_told < _TELL_AGAIN:
-            return None
-        self._outline, self._since_told = outline, 0
-        return outline
+        schedule = _thinned(ramp.outline()) if ramp is not None else None
+        return Window(accumulation_steps=steps, effective_batch_size=size, schedule=schedule)
 
     def _noise(self) -> Noise | None:
         name = f"{PREFIX}gradient_noise_scale"
@@ -158,6 +147,6 @@ class RunTelemetry:
 
 
 def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Few enough for a line of a file; the first and the last stay."""
+    """Few enough for every record; the first and the last stay."""
     every = -(-len(points) // _MOST_POINTS)
     return points if every <= 1 else [*points[:-1:every], points[-1]]
