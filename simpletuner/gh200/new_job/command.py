@@ -17,6 +17,7 @@ from ..diagnostic.machine import Machine as Host
 from ..errors import GH200Error
 from ..memory.limits import memory_limits, spoken_size
 from ..preflight.check import preflight
+from ..preflight.command import above_zero
 from ..preflight.report import many, some
 from ..preflight.upstream import Upstream, package_of_upstream, upstream_record
 from ..settings.blocks import loaded_values
@@ -53,28 +54,20 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--family", metavar="NAME", help="model family (what the model says; sdxl without a model)")
     made.add_argument("--vae", metavar="PATH_OR_NAME", help="VAE (the model's own)")
     made.add_argument("--name", help="name of the job, a folder in jobs/ (the folder's name)")
-    made.add_argument(
-        "--steps", type=_above_zero, metavar="N", help="optimizer steps (about 40 looks at every picture)"
-    )
+    made.add_argument("--steps", type=above_zero, metavar="N", help="optimizer steps (about 40 looks at every picture)")
     made.add_argument("--resolution", type=_edge, metavar="N", help="edge of a square of the trained area")
-    made.add_argument("--batch-size", type=_above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
-    made.add_argument("--effective-batch", type=_above_zero, metavar="N", help="pictures an update, at the ramp's end")
+    made.add_argument("--batch-size", type=above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
+    made.add_argument("--effective-batch", type=above_zero, metavar="N", help="pictures an update, at the ramp's end")
     made.add_argument("--prompt", metavar="TEXT", help="validation prompt (the first caption)")
     made.add_argument("--caption", metavar="TEXT", help="caption of pictures that have none")
-    made.add_argument("--checkpoint-every", type=_above_zero, metavar="N", help="steps (a quarter of all, at most 500)")
-    made.add_argument("--processes", type=_above_zero, default=1, metavar="N", help="ranks of the run (1)")
+    made.add_argument("--checkpoint-every", type=above_zero, metavar="N", help="steps (a quarter of all, at most 500)")
+    made.add_argument("--processes", type=above_zero, default=1, metavar="N", help="ranks of the run (1)")
     made.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="where training will be started (here)")
     return made
 
 
-def _above_zero(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a whole number above 0 is wanted")
-    return int(text)
-
-
 def _edge(text: str) -> int:
-    if not LEAST_EDGE <= _above_zero(text) <= MOST_EDGE:
+    if not LEAST_EDGE <= above_zero(text) <= MOST_EDGE:
         raise argparse.ArgumentTypeError(f"{text}: a number from {LEAST_EDGE} to {MOST_EDGE} is wanted")
     return int(text)
 
