@@ -110,7 +110,6 @@ COMMANDS: dict[str, How] = {
     "scripts/new_job.sh datasets/photos --model models/sdxl-base --name photos": NEW_JOB,
     ".venv/bin/python -m gh200_lab.tiny.transformer build/tiny-sd3": FAMILY,
     "scripts/new_job.sh build/quickstart/images --model build/tiny-sd3 --name sd3 --steps 8": FAMILY,
-    "scripts/new_job.sh build/quickstart/images --model build/tiny-sd3 --adapter lycoris --name sd3-lycoris --steps 8": FAMILY,
     ".venv/bin/accelerate launch --config_file config/accelerate_config_cpu.yaml train.py"
     " --config jobs/first/config.json": NEW_JOB,
     "python -m simpletuner.gh200.preflight jobs/photos/config.json": Elsewhere(
@@ -245,9 +244,6 @@ COMMANDS: dict[str, How] = {
         at_root=True, more=" --collect-only -q", slow="collects every test"
     ),
     "python -m simpletuner.gh200.watch OUTPUT_DIR": Elsewhere("tests/unit/test_watch.py", "gh200.watch"),
-    "python -m simpletuner.gh200.watch": Elsewhere(
-        "tests/unit/test_watch.py::test_watch_without_a_name_takes_the_newest_run_below", "newest_below"
-    ),
     "python -m simpletuner.gh200.watch jobs/first/output": Elsewhere(
         "tests/unit/test_watch.py::test_watch_refreshes_in_a_terminal_and_ends_well", "--every"
     ),

@@ -38,7 +38,6 @@ Each rank appends to `OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, a JSON object per
 
 ```bash
 python -m simpletuner.gh200.watch jobs/first/output                # refreshes every 2 seconds, --every changes that
-python -m simpletuner.gh200.watch                                  # the newest run below this folder
 python -m simpletuner.gh200.watch --once --json jobs/first/output  # for scripts
 ```
 
@@ -52,9 +51,8 @@ Rank 0's values join what upstream logs after an optimizer step, so tensorboard,
 each record once, the first and the last step's always. Sizes are GB (10^9 bytes): `gh200/hbm_used_gb`, `gh200/managed_gb`,
 `gh200/resident_gb`, `gh200/cache_filled_gb`; counters run on: `gh200/cache_hits`, `gh200/hints_applied`; times are seconds
 per micro-batch since the record before: `gh200/data_seconds`, `gh200/compute_seconds`, `gh200/other_seconds`. The ramp's own
-(`gh200/effective_batch_size`, the noise scale) are there at every step. A tracker that fails is named once and in every
-record; the others, and the training, go on. Upstream 4.10 cannot start tensorboard, which refuses a table among upstream's
-settings; with telemetry it gets nested settings as text.
+(`gh200/effective_batch_size`, the noise scale) are there at every step. Upstream
+cannot start tensorboard, which refuses a table among upstream's settings; with telemetry it gets nested settings as text.
 
 ## What it costs
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.preflight.check import preflight
+from simpletuner.gh200.preflight.report import PreflightError
 from simpletuner.gh200.settings.blocks import loaded_config
 
 from .. import machine, process
@@ -110,7 +111,7 @@ def check_job(path: Path) -> None:
     """Before anything is timed: a config that cannot work would only be found out after minutes."""
     report = preflight(path, loaded_config(path), say=lambda text: print(text, flush=True))
     if report.problems:
-        raise report.error()
+        raise PreflightError(report)
 
 
 def _steps(text: str) -> int:

@@ -1,4 +1,4 @@
-"""`python -m simpletuner.gh200.watch [OUTPUT_DIR]`: a run's memory, caches and time, in a terminal or as JSON."""
+"""`python -m simpletuner.gh200.watch OUTPUT_DIR`: a run's memory, caches and time, in a terminal or as JSON."""
 
 import sys
 

@@ -20,7 +20,6 @@ from simpletuner.gh200.preflight.alone import NAME, claim_output
 from simpletuner.gh200.preflight.buckets import Rules, rules_of
 from simpletuner.gh200.preflight.keys import combination_problems, dataset_key_problems, key_problems
 from simpletuner.gh200.preflight.model import Weights, find
-from simpletuner.gh200.preflight.picture import damage, look
 from simpletuner.gh200.preflight.samples import MOST_UNKNOWN, samples_of
 from simpletuner.gh200.preflight.size import memory_of
 from simpletuner.gh200.settings.blocks import loaded_config
@@ -148,24 +147,6 @@ def test_preflight_names_the_bucket_the_window_and_the_fix(tmp_path: Path) -> No
     assert "2 processes x accumulation 18 = 36" in "\n".join(
         problems(made | {"gh200_optimizations": {"target_effective_batch_size": 36}}, 2)
     )
-
-
-def test_preflight_and_first_batch_of_nested_pictures_below_a_relative_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Upstream leaves those out in silence; the fast start mends it, and a whole path avoids it."""
-    job_lab.picture(tmp_path / "pictures" / "one.png", (64, 64))
-    job_lab.picture(tmp_path / "pictures" / "more" / "two.png", (64, 64))
-    monkeypatch.chdir(tmp_path)
-    for folder, fast, said in (
-        ("pictures", False, True),
-        ("pictures", True, False),
-        (str(tmp_path / "pictures"), False, False),
-    ):
-        entry = {"id": "x", "type": "local", "instance_data_dir": folder, "resolution": 64, "resolution_type": "pixel"}
-        config = {"datasets": [entry], "gh200_optimizations": {"fast_start": fast}}
-        told = check.preflight(tmp_path / "config.json", config, read=False, keys=False).warnings
-        assert any("never encode 1 pictures" in warning for warning in told) is said, (folder, fast, told)
 
 
 def test_preflight_judges_plain_accumulation_too(tmp_path: Path) -> None:
@@ -323,21 +304,6 @@ def test_preflight_takes_a_datasets_own_keys_before_the_configs() -> None:
     assert rules is not None and rules.resolution == pytest.approx(0.262144) and rules.too_small((99, 100))
     assert rules_of({"resolution": "large"}, {}) is None
     assert Rules(1, True, True, "random").unknown
-
-
-def test_preflight_sees_a_picture_as_upstream_will(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    job_lab.picture(tmp_path / "turned.jpg", (256, 128), exif=exif)
-    assert look(tmp_path / "turned.jpg").size == (128, 256)
-    (tmp_path / "empty.png").touch()
-    (tmp_path / "text.png").write_text("no picture")
-    whole = (tmp_path / "turned.jpg").read_bytes()
-    (tmp_path / "cut.jpg").write_bytes(whole[:-40])
-    assert "0 bytes" in look(tmp_path / "empty.png").problem and "no picture" in look(tmp_path / "text.png").problem
-    assert look(tmp_path / "cut.jpg").problem == "" and "damaged" in damage(tmp_path / "cut.jpg")
-    assert damage(tmp_path / "turned.jpg") == ""
-    assert look(tmp_path / "absent.png").problem
 
 
 def test_preflight_runs_where_a_key_of_ours_is_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,13 +111,13 @@ def test_telemetry_state_says_running_ended_or_silent(tmp_path: Path) -> None:
     assert read_folder(tmp_path).state(NOW + 9999) == "ended"
 
 
-def test_telemetry_of_a_long_run_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, read, pread = path_of(tmp_path, 0), [], os.pread
-    path.write_bytes(b"".join(record(step=step).line() for step in range(20_000)))
-    monkeypatch.setattr(os, "pread", lambda handle, size, start: read.append(size) or pread(handle, size, start))
+def test_telemetry_of_a_long_run_is_read_from_its_end(tmp_path: Path) -> None:
+    """A hole before the lines: whoever reads the whole file finds no memory for it."""
+    with path_of(tmp_path, 0).open("wb") as file:
+        file.seek(1 << 38)
+        file.writelines(record(step=step).line() for step in range(2000))
     seen = read_folder(tmp_path, most=100).first
-    assert [one.step for one in seen.records] == list(range(19_900, 20_000))
-    assert path.stat().st_size > 4_000_000 and sum(read) < 200_000
+    assert [one.step for one in seen.records] == list(range(1900, 2000))
 
 
 def _missing(folder: Path) -> Path:

@@ -15,8 +15,8 @@ from .folder import CAPTION, Folder
 
 _FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_path", "path", "key", "name", "id")
 _CAPTION_COLUMNS = ("caption", "text", "prompt", "description", "captions")
-# Upstream reads the first; the others are what captioning tools write.
-_BESIDE = (CAPTION, ".caption", ".json")
+# Upstream reads the first; the other is what captioning tools write.
+_BESIDE = (CAPTION, ".caption")
 _TABLES = ("metadata.jsonl", "metadata.csv")
 
 
@@ -34,7 +34,7 @@ def with_captions(folder: Folder) -> tuple[Folder, str]:
             fix="leave one of them, or write the captions into .txt files beside the pictures",
         )
     (table,) = tables
-    found = _matched(folder.usable, _rows(folder.root / table))
+    found = _matched(folder.usable, _captions_of(folder.root / table))
     if not found:
         raise GH200Error(
             "No row of the table belongs to a picture of the folder.",
@@ -54,9 +54,12 @@ def _beside(folder: Folder) -> tuple[Folder, list[str]]:
     for picture in folder.usable:
         stem = os.path.splitext(picture)[0]
         for name in (there[stem, suffix] for suffix in _BESIDE if (stem, suffix) in there):
-            captions[picture], problem = _caption(folder.root / name)
-            if problem:
-                unread[picture] = f"has a caption that cannot be used: {name} {problem}"
+            try:
+                captions[picture] = (folder.root / name).read_text(encoding="utf-8-sig").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
+                unread[picture] = f"has a caption that cannot be used: {name} {why}"
+                continue
             if captions[picture]:
                 if name != stem + CAPTION:
                     foreign.add(os.path.splitext(name)[1])
@@ -64,67 +67,37 @@ def _beside(folder: Folder) -> tuple[Folder, list[str]]:
     return replace(folder, captions=captions, unread=unread), sorted(foreign)
 
 
-def _caption(path: Path) -> tuple[str, str]:
-    """What a file beside a picture says, or why nothing can be had of it."""
+def _captions_of(path: Path) -> dict[str, str]:
+    """By what the table says of the file."""
     try:
-        text = path.read_text(encoding="utf-8-sig").strip()
-        return (_of_json(json.loads(text)) if path.suffix.lower() == ".json" else text), ""
-    except UnicodeDecodeError:
-        return "", "is not UTF-8"
-    except OSError as error:
-        return "", f"cannot be read: {error.strerror}"
-    except ValueError:
-        return "", "is no JSON"
-
-
-def _of_json(value: object) -> str:
-    if not isinstance(value, Mapping):
-        return ""
-    names = {str(name).lower(): str(name) for name in value}
-    chosen = _column(names, _CAPTION_COLUMNS)
-    return "" if chosen is None else _text(value[chosen])
-
-
-def _rows(path: Path) -> dict[str, str]:
-    try:
-        columns = _parquet(path) if path.suffix.lower() == ".parquet" else _lines(path)
-    except ImportError as error:
-        raise GH200Error(
-            "The table of captions cannot be read here.", where=str(path), why=str(error), fix="pip install pyarrow"
-        ) from error
+        rows = _rows(path)
     except Exception as error:  # pyarrow's readers raise a dozen classes of their own
         raise GH200Error(
             "The table of captions cannot be read.", where=str(path), why=str(error), fix="write it again, or remove it"
         ) from error
-    names = {name.lower(): name for name in columns}
+    names = {str(name).lower(): name for row in rows for name in row}
     files, captions = _column(names, _FILE_COLUMNS), _column(names, _CAPTION_COLUMNS)
     if files is None or captions is None:
         raise GH200Error(
             "The table has no column for the file names or for the captions.",
             where=str(path),
-            why=f"its columns are {', '.join(columns)}",
+            why=f"its columns are {', '.join(names)}",
             fix=f"name them {_FILE_COLUMNS[0]} and {_CAPTION_COLUMNS[0]}",
         )
-    pairs = zip(columns[files], columns[captions], strict=True)
-    return {str(file): _text(caption) for file, caption in pairs if file is not None and _text(caption)}
+    named = [(row[files], _text(row.get(captions))) for row in rows if row.get(files) is not None]
+    return {str(file): caption for file, caption in named if caption}
 
 
-def _parquet(path: Path) -> dict[str, list[Any]]:
-    from pyarrow import parquet
-
-    table = parquet.read_table(path)
-    return {str(name): table[name].to_pylist() for name in table.column_names}
-
-
-def _lines(path: Path) -> dict[str, list[Any]]:
+def _rows(path: Path) -> list[dict[str, Any]]:
     """One row a line: objects, or values after a line of names."""
+    if path.suffix.lower() == ".parquet":
+        from pyarrow import parquet
+
+        return list(parquet.read_table(path).to_pylist())
     with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix.lower() == ".csv":
-            rows: list[dict[str, Any]] = list(csv.DictReader(file))
-        else:
-            rows = [dict(json.loads(line)) for line in file if line.strip()]
-    names = dict.fromkeys(str(name) for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+            return list(csv.DictReader(file))
+        return [dict(json.loads(line)) for line in file if line.strip()]
 
 
 def _column(names: Mapping[str, str], wanted: Iterable[str]) -> str | None:

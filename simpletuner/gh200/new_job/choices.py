@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..memory.limits import GB
 from ..preflight.buckets import rules_of
 from .folder import Folder
-from .model import Model, relative
+from .model import Model
 from .plan import Buckets, buckets_for, resolution_for, steps_for, window_for
 from .write import free_id
 
-SCHEMA = "docs/gh200_config.schema.json"
 _LARGE_GPU = 60 * GB
 _LONGEST_PROMPT = 300
+_LORA_RANK = 16
+_SEED = 42
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Machine:
     gpu_bytes: int
     room: int
     cpus: int
-    trackers: tuple[str, ...]
+    tracker: str
 
 
 @dataclass(frozen=True)
@@ -36,31 +37,22 @@ class Wishes:
     """What was given on the command line; None is a choice of ours."""
 
     name: str
-    steps: int | None = None
-    resolution: int | None = None
-    batch_size: int | None = None
-    effective_batch: int | None = None
-    repeats: int | None = None
-    learning_rate: float | None = None
-    rank: int = 16
-    adapter: str = "lora"
-    optimizer: str | None = None
-    tracker: str | None = None
-    prompt: str | None = None
-    caption: str | None = None
-    checkpoint_every: int | None = None
-    processes: int = 1
-    in_memory: bool | None = None
-    seed: int = 42
+    steps: int | None
+    resolution: int | None
+    batch_size: int | None
+    effective_batch: int | None
+    prompt: str | None
+    caption: str | None
+    checkpoint_every: int | None
+    processes: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
     """The config, and what is said about it."""
 
     config: dict[str, Any]
-    said: dict[str, str] = field(default_factory=dict)
-    lycoris: dict[str, Any] | None = None
+    said: dict[str, str]
 
 
 def choose(folder: Folder, data: Path, model: Model, machine: Machine, wishes: Wishes, root: Path) -> Job:
@@ -74,25 +66,24 @@ def choose(folder: Folder, data: Path, model: Model, machine: Machine, wishes: W
     steps = wishes.steps or steps_for(len(sizes), window)
     rules = rules_of({"resolution": resolution, "resolution_type": "pixel_area"}, {"model_family": model.family})
     assert rules is not None
-    buckets = buckets_for(sizes, rules, window, wishes.repeats)
-    job = Job(_base(model, machine, wishes, resolution, batch_size, steps, root))
-    job.config["datasets"] = _datasets(folder, data, machine, wishes, resolution, buckets, root)
-    job.config |= _ours(machine, unit, window, steps)
-    if "target_effective_batch_size" not in job.config["gh200_optimizations"]:
-        job.config["gradient_accumulation_steps"] = window // unit
-    _adapter(job, wishes, root)
-    _validation(job.config, folder, machine, wishes, resolution, steps)
-    job.said |= {
-        "model": f"{job.config['pretrained_model_name_or_path']}, family {model.family} ({model.why}), "
-        f"VAE {'its own' if model.vae == model.name else job.config['pretrained_vae_model_name_or_path']}",
+    buckets = buckets_for(sizes, rules, window)
+    config = _base(model, machine, wishes, resolution, batch_size, steps, root)
+    config["datasets"] = _datasets(folder, data, machine, wishes, resolution, buckets, root)
+    config |= _ours(machine, unit, window, steps)
+    if "target_effective_batch_size" not in config["gh200_optimizations"]:
+        config["gradient_accumulation_steps"] = window // unit
+    _validation(config, folder, machine, wishes, resolution)
+    said = {
+        "model": f"{config['pretrained_model_name_or_path']}, family {model.family} ({model.why}), "
+        f"VAE {'its own' if model.vae == model.name else config['pretrained_vae_model_name_or_path']}",
         "resolution": f"{resolution}, by area ({'--resolution' if wishes.resolution else edge_why})",
         "buckets": f"{_shown(buckets.counts)}: {buckets.why}",
         "batch": _batch_words(batch_size, window, buckets, wishes),
         "length": f"{steps} steps ({'--steps' if wishes.steps else 'about 40 looks at every picture, 500 to 5000'})",
-        "memory": _memory_words(job.config, machine),
-        "tracker": f"{job.config['report_to']}; prompt: {job.config['validation_prompt']!r}",
+        "memory": _memory_words(config, machine),
+        "tracker": f"{config['report_to']}; prompt: {config['validation_prompt']!r}",
     }
-    return job
+    return Job(config, said)
 
 
 def _shown(counts: Mapping[str, int]) -> str:
@@ -120,23 +111,23 @@ def _base(
     model: Model, machine: Machine, wishes: Wishes, resolution: int, batch_size: int, steps: int, root: Path
 ) -> dict[str, Any]:
     gpu = machine.gpu_bytes > 0
-    local = model.where == "folder"
     every = wishes.checkpoint_every or max(1, min(500, steps // 4))
     named = {"model_flavour": model.flavour} if model.flavour else {}
     return {
         "model_family": model.family,
         **named,
         "model_type": "lora",
-        "pretrained_model_name_or_path": relative(model.name, root) if local else model.name,
-        "pretrained_vae_model_name_or_path": relative(model.vae, root)
-        if model.vae and Path(model.vae).is_dir()
-        else model.vae,
+        "lora_type": "standard",
+        "lora_rank": _LORA_RANK,
+        "lora_alpha": _LORA_RANK,
+        "pretrained_model_name_or_path": _placed(model.name, root),
+        "pretrained_vae_model_name_or_path": _placed(model.vae, root),
         "output_dir": f"jobs/{wishes.name}/output",
-        "optimizer": wishes.optimizer or ("adamw_bf16" if gpu else "torch-adamw"),
+        "optimizer": "adamw_bf16" if gpu else "torch-adamw",
         "mixed_precision": "bf16",
         "base_model_precision": "no_change",
         "gradient_checkpointing": gpu,
-        "learning_rate": wishes.learning_rate or 1e-4,
+        "learning_rate": 1e-4,
         "lr_scheduler": "constant",
         "max_train_steps": steps,
         "num_train_epochs": 0,
@@ -148,11 +139,11 @@ def _base(
         "resolution": resolution,
         "resolution_type": "pixel_area",
         "caption_dropout_probability": 0.1,
-        "report_to": wishes.tracker or machine.trackers[0],
+        "report_to": machine.tracker,
         "tracker_project_name": "gh200",
         "tracker_run_name": wishes.name,
         "push_to_hub": False,
-        "seed": wishes.seed,
+        "seed": _SEED,
         "enable_multiprocessing": True,
         "aspect_bucket_worker_count": min(12, machine.cpus),
         "disable_bucket_pruning": True,
@@ -163,8 +154,7 @@ def _datasets(
     folder: Folder, data: Path, machine: Machine, wishes: Wishes, resolution: int, buckets: Buckets, root: Path
 ) -> list[dict[str, Any]]:
     limit = max(1, -(-int(folder.bytes * 1.25) // GB))
-    fits = folder.bytes * 2 < machine.room // 2
-    staged = wishes.in_memory if wishes.in_memory is not None else fits
+    staged = folder.bytes * 2 < machine.room // 2
     captioned = any(folder.captions.values())
     images: dict[str, Any] = {
         "id": free_id(data, wishes.name),
@@ -173,7 +163,7 @@ def _datasets(
         # Upstream writes latents of nested pictures where it does not look for them, unless it is told the whole path.
         "instance_data_dir": os.path.abspath(data)
         if any("/" in name for name in folder.sizes)
-        else relative(data, root),
+        else _placed(str(data), root),
         "cache_dir_vae": f"jobs/{wishes.name}/cache/vae",
         "caption_strategy": "textfile" if captioned else "instanceprompt",
         "metadata_backend": "discovery",
@@ -218,24 +208,7 @@ def _ours(machine: Machine, unit: int, window: int, steps: int) -> dict[str, Any
     return found
 
 
-def _adapter(job: Job, wishes: Wishes, root: Path) -> None:
-    if wishes.adapter == "lora":
-        job.config |= {"lora_type": "standard", "lora_rank": wishes.rank, "lora_alpha": wishes.rank}
-        return
-    job.config |= {"lora_type": "lycoris", "lycoris_config": f"jobs/{wishes.name}/lycoris.json"}
-    job.lycoris = {
-        "algo": "lokr",
-        "multiplier": 1.0,
-        "linear_dim": 10000,
-        "linear_alpha": 1,
-        "factor": 16,
-        "apply_preset": {"target_module": ["Attention", "FeedForward"]},
-    }
-
-
-def _validation(
-    config: dict[str, Any], folder: Folder, machine: Machine, wishes: Wishes, resolution: int, steps: int
-) -> None:
+def _validation(config: dict[str, Any], folder: Folder, machine: Machine, wishes: Wishes, resolution: int) -> None:
     first = next((folder.captions[name] for name in folder.usable if folder.captions.get(name)), "")
     prompt = wishes.prompt or first.splitlines()[0][:_LONGEST_PROMPT] if (wishes.prompt or first) else ""
     config |= {
@@ -245,8 +218,14 @@ def _validation(
         "validation_resolution": f"{resolution}x{resolution}",
         "validation_disable_unconditional": True,
         "disable_benchmark": not machine.gpu_bytes,
-        "validation_seed": wishes.seed,
+        "validation_seed": _SEED,
         "validation_num_inference_steps": 20 if machine.gpu_bytes else 2,
         "validation_step_interval": config["checkpoint_step_interval"],
         "num_validation_images": 1,
     }
+
+
+def _placed(name: str, root: Path) -> str:
+    """As a config started in `root` reads it: relative below it, whole elsewhere; a name of the hub as it is."""
+    path = Path(name)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else name

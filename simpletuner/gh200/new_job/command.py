@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from ..diagnostic.gpu import read_gpus
@@ -18,11 +17,12 @@ from ..diagnostic.machine import Machine as Host
 from ..errors import GH200Error
 from ..memory.limits import memory_limits, spoken_size
 from ..preflight.check import preflight
+from ..preflight.command import above_zero
 from ..preflight.report import many, some
 from ..preflight.upstream import Upstream, package_of_upstream, upstream_record
 from ..settings.blocks import loaded_values
 from .captions import with_captions
-from .choices import SCHEMA, Job, Machine, Wishes, choose
+from .choices import Job, Machine, Wishes, choose
 from .folder import Folder, look_at
 from .model import choose_model
 from .write import JOBS, NameTaken, free_name, needs_links, write_job
@@ -32,9 +32,9 @@ _EXAMPLES = """\
 examples:
   scripts/new_job.sh ~/pictures/cat --model models/sdxl-base            a job named cat, and the line that starts it
   scripts/new_job.sh ~/pictures/cat --model OWNER/NAME --family flux    a model of the hub, downloaded at the start
-  scripts/new_job.sh ~/pictures/cat --steps 2000 --adapter lycoris --prompt "a cat on a roof"
+  scripts/new_job.sh ~/pictures/cat --steps 2000 --prompt "a cat on a roof"
 
-Captions are .txt, .caption or .json files beside the pictures, or one table in the folder: a parquet, metadata.jsonl
+Captions are .txt or .caption files beside the pictures, or one table in the folder: a parquet, metadata.jsonl
 or metadata.csv (file_name, caption). Without any, --caption or the folder's name is used for all. Nothing in the folder is changed. Everything chosen is a key of the written file:
 change it there, and check it with python -m simpletuner.gh200.preflight. Takes seconds.
 
@@ -54,57 +54,22 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--family", metavar="NAME", help="model family (what the model says; sdxl without a model)")
     made.add_argument("--vae", metavar="PATH_OR_NAME", help="VAE (the model's own)")
     made.add_argument("--name", help="name of the job, a folder in jobs/ (the folder's name)")
-    made.add_argument(
-        "--steps", type=_above_zero, metavar="N", help="optimizer steps (about 40 looks at every picture)"
-    )
-    made.add_argument("--adapter", choices=("lora", "lycoris"), default="lora", help="what is trained (lora)")
-    made.add_argument("--rank", type=_above_zero, default=16, metavar="N", help="LoRA rank (16)")
+    made.add_argument("--steps", type=above_zero, metavar="N", help="optimizer steps (about 40 looks at every picture)")
     made.add_argument("--resolution", type=_edge, metavar="N", help="edge of a square of the trained area")
-    made.add_argument("--batch-size", type=_above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
-    made.add_argument("--effective-batch", type=_above_zero, metavar="N", help="pictures an update, at the ramp's end")
-    made.add_argument("--repeats", type=_count, metavar="N", help="times each picture is repeated in an epoch")
-    made.add_argument("--learning-rate", type=_rate, metavar="X", help="(1e-4)")
-    made.add_argument("--optimizer", metavar="NAME", help="(adamw_bf16 on a GPU, torch-adamw on a CPU)")
-    made.add_argument(
-        "--tracker", metavar="NAME", help="report_to: where loss and images go (the first that is installed)"
-    )
+    made.add_argument("--batch-size", type=above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
+    made.add_argument("--effective-batch", type=above_zero, metavar="N", help="pictures an update, at the ramp's end")
     made.add_argument("--prompt", metavar="TEXT", help="validation prompt (the first caption)")
     made.add_argument("--caption", metavar="TEXT", help="caption of pictures that have none")
-    made.add_argument("--checkpoint-every", type=_above_zero, metavar="N", help="steps (a quarter of all, at most 500)")
-    made.add_argument("--processes", type=_above_zero, default=1, metavar="N", help="ranks of the run (1)")
-    made.add_argument(
-        "--in-memory", action=argparse.BooleanOptionalAction, help="hold the pictures in RAM (where they fit)"
-    )
-    made.add_argument("--seed", type=int, default=42, help="(42)")
+    made.add_argument("--checkpoint-every", type=above_zero, metavar="N", help="steps (a quarter of all, at most 500)")
+    made.add_argument("--processes", type=above_zero, default=1, metavar="N", help="ranks of the run (1)")
     made.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="where training will be started (here)")
     return made
 
 
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text}: a whole number is wanted")
-    return int(text)
-
-
-def _above_zero(text: str) -> int:
-    if _count(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number above 0 is wanted")
-    return int(text)
-
-
 def _edge(text: str) -> int:
-    if not LEAST_EDGE <= _count(text) <= MOST_EDGE:
+    if not LEAST_EDGE <= above_zero(text) <= MOST_EDGE:
         raise argparse.ArgumentTypeError(f"{text}: a number from {LEAST_EDGE} to {MOST_EDGE} is wanted")
     return int(text)
-
-
-def _rate(text: str) -> float:
-    try:
-        if 0 < float(text) < 1:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text}: a number between 0 and 1 is wanted")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,9 +100,8 @@ def _make(options: argparse.Namespace) -> int:
         data = root / JOBS / name / "images" if why_links else Path(os.path.abspath(folder.root))
         job = choose(folder, data, model, machine, wishes, root)
         links = {picture: folder.captions.get(picture, "") for picture in folder.usable} if why_links else None
-        schema = os.path.relpath(root / SCHEMA, root / JOBS / name)
         try:
-            path = write_job(root, name, job.config, job.lycoris, schema, links, folder)
+            path = write_job(root, name, job.config, links, folder)
         except NameTaken:
             # Another one took it since. A name that was asked for is refused, one of ours is chosen again.
             if options.name is None:
@@ -191,18 +155,13 @@ def _captioned(folder: Folder, caption: str | None) -> tuple[Folder, list[str]]:
 
 def _machine(upstream: Upstream) -> Machine:
     known = upstream.keys.get("report_to", {}).get("choices") or ()
-    installed = [
-        name
-        for name, package in (("simpletuner", None), ("tensorboard", "tensorboard"))
-        if name in known and (package is None or find_spec(package))
-    ]
     gpus = read_gpus(Host())
     return Machine(
         (gpus.usable or len(gpus.devices)) if gpus.least_memory else 0,
         gpus.least_memory,
         min(limit.bytes for limit in memory_limits()),
         len(os.sched_getaffinity(0)),
-        (*installed, "none"),
+        next((name for name in ("simpletuner", "tensorboard") if name in known), "none"),
     )
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from PIL import Image
+
 from ..datasets.listing import list_dataset
 from ..errors import GH200Error
-from ..preflight.picture import Picture, damage, look
+from ..headers import Header, Size, header
 from ..preflight.samples import picture_suffixes
 
 CAPTION = ".txt"
+_TAIL = 64
 _VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".flv", ".wmv", ".m4v", ".mpeg", ".mpg", ".3gp", ".ogv"})
 # Formats cameras and phones write that Pillow has no reader for.
 _FOREIGN = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".rw2", ".orf"})
@@ -25,7 +27,7 @@ class Folder:
 
     root: Path
     names: tuple[str, ...]
-    sizes: Mapping[str, tuple[int, int]]
+    sizes: Mapping[str, Size]
     captions: Mapping[str, str] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
@@ -40,12 +42,6 @@ class Folder:
     def uncaptioned(self) -> list[str]:
         return [name for name in self.usable if not self.captions.get(name, "").strip()]
 
-    @property
-    def namesakes(self) -> list[str]:
-        """Pictures that differ from another one's name in the suffix only."""
-        stems = Counter(os.path.splitext(name)[0] for name in self.sizes)
-        return [name for name in self.usable if stems[os.path.splitext(name)[0]] > 1]
-
 
 def look_at(root: Path) -> Folder:
     """Every file below the folder, as upstream will walk it; one clear error where there is nothing to train on."""
@@ -57,18 +53,24 @@ def look_at(root: Path) -> Folder:
     listing = list_dataset(root)
     names = sorted(os.path.relpath(path, listing.root) for path, _ in listing.names)
     suffixes = picture_suffixes()
-    sizes: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, Size] = {}
     unusable = {
         _as_text(os.path.relpath(path, listing.root)): f"cannot be read:{why}"
-        for path, _, why in map(_split, listing.problems)
+        for path, _, why in (problem.rpartition(":") for problem in listing.problems)
     }
     notes: list[str] = []
+    used: dict[str, str] = {}
     for name in names:
-        suffix = os.path.splitext(name)[1].lower()
-        if refused := _refused(name, suffix, suffixes):
+        stem, suffix = os.path.splitext(name)
+        if refused := _refused(name, suffix.lower(), suffixes):
             unusable[_as_text(name)] = refused
-        elif suffix in suffixes:
+        elif suffix.lower() in suffixes and stem in used:
+            unusable[name] = (
+                f"differs from {used[stem]} in the suffix only; upstream keeps one latent for both: rename it"
+            )
+        elif suffix.lower() in suffixes:
             _sort_in(root, name, sizes, unusable, notes)
+            used |= {stem: name} if name in sizes else {}
     if not sizes:
         raise GH200Error(
             "There is no picture to train on.",
@@ -90,33 +92,49 @@ def _refused(name: str, suffix: str, suffixes: Collection[str]) -> str:
     return "has a name that is not UTF-8; rename it" if suffix in suffixes and not _is_text(name) else ""
 
 
-def _split(problem: str) -> tuple[str, str, str]:
-    return problem.rpartition(":")
-
-
-def _sort_in(
-    root: Path, name: str, sizes: dict[str, tuple[int, int]], unusable: dict[str, str], notes: list[str]
-) -> None:
+def _sort_in(root: Path, name: str, sizes: dict[str, Size], unusable: dict[str, str], notes: list[str]) -> None:
     path = root / name
-    picture: Picture = look(path)
-    problem = picture.problem or _unfit(picture) or damage(path)
-    if problem:
+    found = header(os.fspath(path))
+    problem = found.problem or _unfit(found) or _damage(path)
+    if problem or found.size is None:
         unusable[name] = problem
         return
-    sizes[name] = picture.size
-    if picture.deep:
+    sizes[name] = found.size
+    if found.deep:
         notes.append(f"{name} has 16 bits a channel; upstream trains on 8")
-    elif picture.format == "GIF":
+    elif found.format == "GIF":
         notes.append(f"{name} is a GIF; its first frame is used")
 
 
-def _unfit(picture: Picture) -> str:
-    width, height = picture.size
+def _unfit(found: Header) -> str:
+    width, height = found.size or (0, 0)
     if width < 16 or height < 16:
         return f"is {width}x{height}, too small to train on"
     return (
         f"is {width}x{height}, too long and narrow to train on" if max(width, height) > 20 * min(width, height) else ""
     )
+
+
+def _damage(path: Path) -> str:
+    """Why the picture's body cannot be read, or nothing; decodes only where the end of the file is not the format's."""
+    if _ends_well(path):
+        return ""
+    try:
+        with Image.open(path) as image:
+            image.load()
+    except Exception as error:  # Pillow's readers raise whatever a damaged file makes of them
+        return f"is damaged: {error}"
+    return ""
+
+
+def _ends_well(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(4)
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        end = file.read()
+    if start.startswith(b"\xff\xd8"):
+        return end.rstrip(b"\0").endswith(b"\xff\xd9")
+    return start.startswith(b"\x89PNG") and b"IEND" in end
 
 
 def _is_text(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +26,9 @@ class Model:
     name: str
     family: str
     flavour: str | None
-    vae: str | None
+    vae: str
     edge: int
-    where: str
     why: str
-    sampled: bool
 
 
 def choose_model(
@@ -45,7 +42,7 @@ def choose_model(
             fix="name one of these",
         )
     if name is None:
-        return _from_hub(family or DEFAULT_FAMILY, vae, upstream)
+        return _default_of(family or DEFAULT_FAMILY, vae, upstream)
     source = find(name, environ)
     if source.where == "missing":
         raise GH200Error(
@@ -58,51 +55,30 @@ def choose_model(
             where=f"--model {name}",
             fix="convert it with diffusers (from_single_file, save_pretrained) and name the folder",
         )
-    if source.where != "folder":
-        guessed = [key for key, known in upstream.families.items() if name in (known.get("models") or {}).values()]
-        chosen = family or (guessed[0] if guessed else DEFAULT_FAMILY)
-        return Model(
-            name,
-            chosen,
-            None,
-            vae or _HUB_VAE.get(chosen, name),
-            _EDGE.get(chosen, _USUAL_EDGE),
-            source.where,
-            _told(family, guessed),
-            True,
-        )
-    return _from_folder(Path(name).expanduser(), name, family, vae, upstream)
+    if source.where == "folder":
+        return _from_folder(Path(name), family, vae, upstream)
+    listed = [key for key, known in upstream.families.items() if name in (known.get("models") or {}).values()]
+    if family:
+        return _from_hub(name, family, None, vae, "--family")
+    if listed:
+        return _from_hub(name, listed[0], None, vae, "upstream's list of models")
+    return _from_hub(name, DEFAULT_FAMILY, None, vae, f"the default, {DEFAULT_FAMILY}; --family names another")
 
 
-def _told(family: str | None, guessed: list[str]) -> str:
-    return (
-        "--family"
-        if family
-        else "upstream's list of models"
-        if guessed
-        else f"the default, {DEFAULT_FAMILY}; --family names another"
-    )
-
-
-def _from_hub(family: str, vae: str | None, upstream: Upstream) -> Model:
+def _default_of(family: str, vae: str | None, upstream: Upstream) -> Model:
     known = upstream.families.get(family, {})
     flavour = str(known.get("default_flavour") or "")
     name = (known.get("models") or {}).get(flavour)
     if not name:
         raise GH200Error(f"Upstream names no model for {family}.", where="--family", fix="name one with --model")
-    return Model(
-        name,
-        family,
-        flavour,
-        vae or _HUB_VAE.get(family, name),
-        _EDGE.get(family, _USUAL_EDGE),
-        "hub",
-        "upstream's default for the family",
-        True,
-    )
+    return _from_hub(name, family, flavour, vae, "upstream's default for the family")
 
 
-def _from_folder(folder: Path, name: str, family: str | None, vae: str | None, upstream: Upstream) -> Model:
+def _from_hub(name: str, family: str, flavour: str | None, vae: str | None, why: str) -> Model:
+    return Model(name, family, flavour, vae or _HUB_VAE.get(family, name), _EDGE.get(family, _USUAL_EDGE), why)
+
+
+def _from_folder(folder: Path, family: str | None, vae: str | None, upstream: Upstream) -> Model:
     pipeline = pipeline_of(folder)
     families = families_of(pipeline, upstream) if pipeline else []
     if family is None and len(families) != 1:
@@ -113,7 +89,7 @@ def _from_folder(folder: Path, name: str, family: str | None, vae: str | None, u
         )
         raise GH200Error(
             f"The model {what}.",
-            where=f"--model {name}",
+            where=f"--model {folder}",
             why="" if pipeline else f"there is no {folder / 'model_index.json'}",
             fix="name it with --family"
             if pipeline
@@ -123,16 +99,16 @@ def _from_folder(folder: Path, name: str, family: str | None, vae: str | None, u
     part = folder / str(upstream.families[chosen].get("subfolder") or "unet")
     if not part.is_dir():
         raise GH200Error(
-            f"The folder holds no {part.name} of the family {chosen}.", where=f"--model {name}",
+            f"The folder holds no {part.name} of the family {chosen}.", where=f"--model {folder}",
             fix="name a folder in the diffusers layout, or another --family",
         )  # fmt: skip
     own = (folder / "vae").is_dir()
     if not own and vae is None and upstream.families[chosen].get("vae_class"):
         raise GH200Error(
-            "The model has no vae folder.", where=f"--model {name}", fix="name a VAE of its family with --vae"
+            "The model has no vae folder.", where=f"--model {folder}", fix="name a VAE of its family with --vae"
         )
     why = "--family" if family else f"model_index.json says {pipeline}"
-    return Model(name, chosen, None, vae or name, _edge(folder, part, chosen), "folder", why, pipeline is not None)
+    return Model(str(folder), chosen, None, vae or str(folder), _edge(folder, part, chosen), why)
 
 
 def _edge(folder: Path, part: Path, family: str) -> int:
@@ -150,9 +126,3 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def relative(path: str | os.PathLike[str], root: Path) -> str:
-    """As a config started in `root` reads it: relative below it, whole elsewhere."""
-    whole = Path(os.path.abspath(path))
-    return whole.relative_to(root).as_posix() if whole.is_relative_to(root) else str(whole)

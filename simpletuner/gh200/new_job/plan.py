@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, isqrt
 from statistics import median
 
@@ -47,48 +47,34 @@ def window_for(pictures: int, unit: int) -> int:
     return max(1, wanted // unit) * unit
 
 
-def buckets_for(sizes: Collection[Size], rules: Rules, window: int, repeats: int | None) -> Buckets:
+def buckets_for(sizes: Collection[Size], rules: Rules, window: int) -> Buckets:
     """Shapes as they are where repeats can fill the window, otherwise the few shapes most pictures are close to."""
     counts = _counts(sizes, rules)
     needed = _needed(counts, window)
-    if repeats is not None:
-        return _asked(sizes, rules, window, repeats, counts)
     if needed <= MOST_REPEATS:
         why = "no picture is cut to another shape"
         return Buckets((), counts, needed, f"{why}; the smallest bucket has {min(counts.values())}")
-    aspects, few = _fewer(sizes, rules, ceil(window / (MOST_REPEATS + 1)))
+    aspects, few = _fewer(sizes, rules, counts, ceil(window / (MOST_REPEATS + 1)))
     why = f"{len(counts)} shapes, the rarest with {min(counts.values())} pictures: each is cut to the closest of {len(few)}"
     return Buckets(aspects, few, _needed(few, window), why)
 
 
-def _asked(sizes: Collection[Size], rules: Rules, window: int, repeats: int, counts: Mapping[str, int]) -> Buckets:
-    if _needed(counts, window) <= repeats:
-        return Buckets((), counts, repeats, "no picture is cut to another shape")
-    aspects, few = _fewer(sizes, rules, ceil(window / (repeats + 1)))
-    return Buckets(aspects, few, repeats, f"{len(counts)} shapes: each is cut to the closest of {len(few)}")
-
-
-def closest(rules: Rules, aspects: tuple[float, ...]) -> Rules:
-    return Rules(rules.resolution, rules.by_area, True, "closest", aspects, rules.alignment, rules.rounding)
-
-
-def _fewer(sizes: Collection[Size], rules: Rules, least: int) -> tuple[tuple[float, ...], Mapping[str, int]]:
+def _fewer(
+    sizes: Collection[Size], rules: Rules, natural: Mapping[str, int], least: int
+) -> tuple[tuple[float, ...], Mapping[str, int]]:
     """The commonest shapes, without those that do not get `least` pictures."""
-    natural = _counts(sizes, rules)
     common = sorted(natural, key=lambda name: (-natural[name], name))[:MOST_ASPECTS]
     aspects = sorted({float(name) for name in common})
-    while len(aspects) > 1:
+    while True:
         counts = dict.fromkeys(aspects, 0)
         for width, height in sizes:
             shape = round(width / height, rules.rounding)
             counts[min(aspects, key=lambda aspect: abs(aspect - shape))] += 1
         rarest = min(aspects, key=lambda aspect: counts[aspect])
-        merged = _counts(sizes, closest(rules, tuple(aspects)))
-        if counts[rarest] >= least and min(merged.values()) >= least:
-            break
+        merged = _counts(sizes, replace(rules, crop=True, crop_aspect="closest", aspects=tuple(aspects)))
+        if len(aspects) == 1 or (counts[rarest] >= least and min(merged.values()) >= least):
+            return tuple(aspects), merged
         aspects.remove(rarest)
-    chosen = tuple(aspects)
-    return chosen, _counts(sizes, closest(rules, chosen))
 
 
 def _counts(sizes: Collection[Size], rules: Rules) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Puts a job on disk, whole or not at all: the config, the adapter's file, and links to the pictures it can use."""
+"""Puts a job on disk, whole or not at all: the config, and links to the pictures it can use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..preflight.samples import record_path
 from .folder import CAPTION, Folder
 
 JOBS = "jobs"
+SCHEMA = "docs/gh200_config.schema.json"
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
@@ -62,15 +63,12 @@ def needs_links(folder: Folder, captions_from: str) -> str:
         return "upstream keeps its list of buckets there, and the folder cannot be written"
     if folder.captions and folder.uncaptioned:
         return f"{len(folder.uncaptioned)} pictures have no caption"
-    if folder.namesakes:
-        return "upstream keeps one latent for pictures whose names differ in the suffix only; these links do not"
     return ""
 
 
 def write_job(
-    root: Path, name: str, config: Mapping[str, Any], lycoris: Mapping[str, Any] | None, schema: str,
-    links: Mapping[str, str] | None, folder: Folder,
-) -> Path:  # fmt: skip
+    root: Path, name: str, config: Mapping[str, Any], links: Mapping[str, str] | None, folder: Folder
+) -> Path:
     """`links` has a caption for every picture to be linked; the job appears under its name in one step."""
     place = root / JOBS / name
     part = place.with_name(f".{name}.{os.getpid()}")
@@ -80,9 +78,9 @@ def write_job(
         part.mkdir(parents=True)
         if links is not None:
             _link(part / "images", folder, links)
-        if lycoris is not None:
-            _json(part / "lycoris.json", lycoris)
-        _json(part / "config.json", {"$schema": schema, **config})
+        schema = os.path.relpath(root / SCHEMA, place)
+        text = json.dumps({"$schema": schema, **config}, indent=2, ensure_ascii=False)
+        (part / "config.json").write_text(text + "\n", encoding="utf-8")
         part.rename(place)
     except OSError as error:
         if error.errno in _TAKEN and os.path.lexists(place):
@@ -98,31 +96,11 @@ def write_job(
     return place / "config.json"
 
 
-def _json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def _link(target: Path, folder: Folder, captions: Mapping[str, str]) -> None:
     source = Path(os.path.abspath(folder.root))
-    for name, shown in link_names(captions).items():
-        link = target / shown
+    for name, caption in captions.items():
+        link = target / name
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(source / name)
-        if captions[name]:
-            link.with_suffix(CAPTION).write_text(captions[name], encoding="utf-8")
-
-
-def link_names(pictures: Collection[str]) -> dict[str, str]:
-    """A name for each picture's link; no two are the same without their suffixes."""
-    stems = {os.path.splitext(name)[0] for name in pictures}
-    first: set[str] = set()
-    found: dict[str, str] = {}
-    for name in sorted(pictures):
-        stem, suffix = os.path.splitext(name)
-        if stem in first:
-            ways = (f"{stem}-{suffix[1:].lower()}{number or ''}" for number in itertools.count())
-            stem = next(way for way in ways if way not in stems)
-            stems.add(stem)
-        first.add(stem)
-        found[name] = stem + suffix
-    return found
+        if caption:
+            link.with_suffix(CAPTION).write_text(caption, encoding="utf-8")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..memory.limits import memory_limits
-from ..ramp.schedule import GH200GradientRamp
-from ..settings.problems import Problem, SettingsError
+from ..settings.problems import SettingsError
 from ..settings.sources import read_batch_sizes
 from .config import Config, dataset_entries, gb, read_config, staging_problems
 from .judging import judge_config, judge_ramp
@@ -18,7 +17,7 @@ from .keys import combination_problems, dataset_key_problems, key_problems
 from .model import find, model_of, source_problems, vae_of, weights_of
 from .report import Report, many, some
 from .samples import Samples, samples_of
-from .size import Memory, checkpoints_of, free_disk, gpu_memory, length_of, memory_of, shortage_of
+from .size import Length, Memory, checkpoints_of, free_disk, gpu_memory, length_of, memory_of, shortage_of
 from .upstream import Upstream, upstream_record, with_examples
 from .windows import Window, largest_window, pruned, window_problems
 
@@ -38,7 +37,7 @@ def preflight(
     report, config = Report(str(path)), with_examples(config)
     upstream, why = upstream_record(read and keys, say)
     if upstream is None and keys:
-        report.not_checked.append(f"upstream's keys: {why}")
+        report.add("not checked", f"upstream's keys: {why}")
     elif upstream is not None and keys:
         problems, notes = key_problems(config, upstream)
         report.problem([*problems, *combination_problems(config, upstream)])
@@ -62,20 +61,23 @@ def preflight(
     window = largest_window(ramp, (sizes.train_batch_size, sizes.gradient_accumulation_steps), processes)
     found = [item for index, entry in enumerate(entries) if (item := samples_of(entry, index, config)) is not None]
     _buckets(report, found, window, config)
-    if settings is None or not settings.fast_start:
-        report.warnings += [_skipped(item) for item in found if item.nested]
-    _size(report, config, ramp, window, found, upstream)
-    _fits(report, config, gpu() if gpu else gpu_memory(environ))
-    _told(report, facts, config, upstream, environ)
+    if facts.ramp:
+        report.tell("ramp", facts.ramp)
+    length = length_of(config, ramp, window, sum(item.per_epoch for item in found))
+    _length(report, length)
+    latents = sum(item.latent_bytes for item in facts.datasets)
+    _size(report, config, upstream, length, latents, gpu() if gpu else gpu_memory(environ))
     return report
 
 
 def _sources(report: Report, config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]) -> None:
     for kind, text in source_problems(config, upstream, environ):
-        if kind == "problem":
-            report.problem([text])
-        else:
-            (report.warnings if kind == "warning" else report.notes).append(str(text))
+        report.add(kind, text)
+    model, vae = model_of(config, upstream), vae_of(config, upstream)
+    if model:
+        report.tell("model", find(model, environ).told)
+    if vae and vae != model:
+        report.tell("VAE", find(vae, environ).told)
 
 
 def _staging(report: Report, facts: Config) -> None:
@@ -88,17 +90,12 @@ def _staging(report: Report, facts: Config) -> None:
     report.facts["ram"] = {"datasets": need, "room": room}
 
 
-def _skipped(item: Samples) -> str:
-    return (
-        f'dataset "{item.id}": upstream will never encode {item.nested} pictures in folders below instance_data_dir, because that '
-        "path is relative; write the whole path, or turn gh200_optimizations.fast_start on"
-    )
-
-
 def _buckets(report: Report, found: list[Samples], window: Window, config: Mapping[str, Any]) -> None:
     report.facts["datasets"] = [asdict(item) | {"per_epoch": item.per_epoch} for item in found]
     report.facts["largest_window"] = asdict(window)
     for item in found:
+        pictures, buckets = many(sum(item.buckets.values()), "picture"), many(len(item.buckets), "bucket")
+        report.tell(f"data {item.id}", f"{pictures} in {buckets}, {many(item.per_epoch, 'sample')} an epoch")
         if item.unchecked:
             report.not_checked.append(f'buckets of dataset "{item.id}": {item.unchecked}')
             continue
@@ -128,76 +125,42 @@ def _buckets(report: Report, found: list[Samples], window: Window, config: Mappi
         report.not_checked.append("buckets: no dataset of pictures in a local folder")
 
 
-def _size(
-    report: Report, config: Mapping[str, Any], ramp: GH200GradientRamp | None, window: Window,
-    found: list[Samples], upstream: Upstream | None,
-) -> None:  # fmt: skip
-    length = length_of(config, ramp, window, sum(item.per_epoch for item in found))
+def _length(report: Report, length: Length) -> None:
     report.facts["length"] = asdict(length)
+    if length.steps:
+        epochs = f", {length.epochs:.1f} epochs" if length.epochs else ""
+        report.tell("length", f"{length.steps} steps, {length.samples} samples{epochs}")
+
+
+def _size(
+    report: Report, config: Mapping[str, Any], upstream: Upstream | None, length: Length, latents: int, gpu: int
+) -> None:
+    report.facts["gpu_memory"] = gpu
+    disk = [f"latents about {gb(latents)}"] if latents else []
     family = (upstream.families if upstream else {}).get(str(config.get("model_family", "")).lower(), {})
     weights = weights_of(Path(model_of(config, upstream) or "").expanduser(), str(family.get("subfolder") or "unet"))
     if weights is None:
-        report.not_checked.append("memory of the model: its weights are not in a local folder")
-        return
-    memory, count = memory_of(weights, config), checkpoints_of(config, length.steps)
-    free = free_disk(str(config.get("output_dir") or "."))
-    report.facts["memory"] = asdict(memory)
-    report.facts["checkpoints"] = {"count": count, "bytes": count * memory.checkpoint, "free": free}
-    if free is not None and count * memory.checkpoint > free:
-        report.problem(
-            [
-                f"output_dir: {count} checkpoints take about {gb(count * memory.checkpoint)}, the disk has {gb(free)} free; "
-                "lower checkpoints_total_limit, or use another disk"
-            ]
-        )
-
-
-def _fits(report: Report, config: Mapping[str, Any], gpu: int) -> None:
-    report.facts["gpu_memory"] = gpu
-    if "memory" not in report.facts:
-        return
-    kind, text = shortage_of(Memory(**report.facts["memory"]), config, gpu)
-    if kind == "problem":
-        report.problem([Problem("memory of the GPU", text)])
-    elif kind:
-        report.warnings.append(f"memory of the GPU: {text}")
-
-
-def _told(
-    report: Report, facts: Config, config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]
-) -> None:
-    """A few lines for people."""
-    told: dict[str, str] = {}
-    model, vae = model_of(config, upstream), vae_of(config, upstream)
-    if model:
-        told["model"] = find(model, environ).told
-    if vae and vae != model:
-        told["VAE"] = find(vae, environ).told
-    for item in report.facts["datasets"]:
-        pictures, buckets = many(sum(item["buckets"].values()), "picture"), many(len(item["buckets"]), "bucket")
-        told[f"data {item['id']}"] = f"{pictures} in {buckets}, {many(item['per_epoch'], 'sample')} an epoch"
-    if facts.ramp:
-        told["ramp"] = facts.ramp
-    length = report.facts["length"]
-    if length["steps"]:
-        epochs = f", {length['epochs']:.1f} epochs" if length["epochs"] else ""
-        told["length"] = f"{length['steps']} steps, {length['samples']} samples{epochs}"
-    if "memory" in report.facts:
-        part, gpu = report.facts["memory"], report.facts["gpu_memory"]
-        told["memory"] = (
-            f"weights {gb(part['weights'])}, gradients {gb(part['gradients'])}, optimizer {gb(part['optimizer'])}, "
-            f"activations not known; {f'the GPU has {gb(gpu)}' if gpu else 'no GPU here'}"
-        )
-    latents = sum(item.latent_bytes for item in facts.datasets)
+        report.add("not checked", "memory of the model: its weights are not in a local folder")
+    else:
+        memory, count = memory_of(weights, config), checkpoints_of(config, length.steps)
+        _memory(report, memory, config, gpu)
+        size, free = count * memory.checkpoint, free_disk(str(config.get("output_dir") or "."))
+        report.facts["checkpoints"] = {"count": count, "bytes": size, "free": free}
+        disk.append(f"{count} checkpoints about {gb(size)}")
+        if free is not None and size > free:
+            text = f"output_dir: {count} checkpoints take about {gb(size)}, the disk has {gb(free)} free; "
+            report.add("problem", f"{text}lower checkpoints_total_limit, or use another disk")
     if latents:
-        told["disk"] = f"latents about {gb(latents)}" + (
-            f", {report.facts['checkpoints']['count']} checkpoints about {gb(report.facts['checkpoints']['bytes'])}"
-            if "checkpoints" in report.facts
-            else ""
-        )
-    report.facts["told"] = told
+        report.tell("disk", ", ".join(disk))
 
 
-def stop_if_it_cannot_work(report: Report) -> None:
-    if report.problems:
-        raise report.error()
+def _memory(report: Report, memory: Memory, config: Mapping[str, Any], gpu: int) -> None:
+    report.facts["memory"] = asdict(memory)
+    report.tell(
+        "memory",
+        f"weights {gb(memory.weights)}, gradients {gb(memory.gradients)}, optimizer {gb(memory.optimizer)}, "
+        f"activations not known; {f'the GPU has {gb(gpu)}' if gpu else 'no GPU here'}",
+    )
+    kind, text = shortage_of(memory, config, gpu)
+    if kind:
+        report.add(kind, f"memory of the GPU: {text}")

@@ -23,7 +23,7 @@ Paths in a config start at the folder the training is started in; run this from 
 """
 
 
-def _count(text: str) -> int:
+def above_zero(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: a whole number above 0 is wanted")
     return int(text)
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     made.add_argument("config", type=Path, metavar="CONFIG", help="training config, .json or .toml")
-    made.add_argument("--processes", type=_count, default=1, metavar="N", help="ranks the run will have (1)")
+    made.add_argument("--processes", type=above_zero, default=1, metavar="N", help="ranks the run will have (1)")
     made.add_argument(
         "--json", action="store_true", help="the findings as JSON on standard output, and nothing else there"
     )

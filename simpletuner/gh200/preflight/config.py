@@ -197,11 +197,16 @@ def _caches(settings: Settings, datasets: tuple[Dataset, ...]) -> Caches | None:
 
 
 def _output_problem(config: Mapping[str, Any]) -> list[str]:
-    """The nearest existing folder above output_dir must take new files."""
     if not config.get("output_dir"):
         return []
-    folder = Path(str(config["output_dir"])).absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = existing_part(str(config["output_dir"]))
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     return [] if writable else [f"output_dir {config['output_dir']} cannot be written"]
+
+
+def existing_part(folder: str) -> Path:
+    """The nearest existing folder at or above one that may still have to be made."""
+    place = Path(folder).expanduser().absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place

@@ -142,7 +142,7 @@ def combination_problems(config: Mapping[str, Any], upstream: Upstream) -> Itera
 
 def dataset_key_problems(entries: list[Mapping[str, Any]], upstream: Upstream) -> Iterator[Problem]:
     """Only near misses: upstream ignores a key it does not know, and has many that are written down nowhere."""
-    known = upstream.dataset_keys | set(upstream.keys) | set(_DATASET_KEYS)
+    known = {*upstream.dataset_keys, *upstream.keys, *_DATASET_KEYS}
     for index, entry in enumerate(entries):
         for key in entry:
             hint = nearest(str(key), _DATASET_KEYS, 0.85)

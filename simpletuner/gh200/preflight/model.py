@@ -6,17 +6,20 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from ..settings.problems import Problem
+from .report import Kind
 from .upstream import Upstream
 
 MODEL, VAE = "pretrained_model_name_or_path", "pretrained_vae_model_name_or_path"
 # Upstream's default VAE is SDXL's; for other families it takes the model's own.
 _SDXL_VAE = ("sdxl", "pixart_sigma", "kolors")
 _LOCAL_NAMES = ("models", "model", "checkpoints", "weights", "build", "data", "output", "outputs", "jobs")
-_LENGTH = 8
 _ADAPTED = ("to_q.weight", "to_k.weight", "to_v.weight", "to_out.0.weight")
 
 
@@ -76,7 +79,7 @@ def vae_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None:
 
 def source_problems(
     config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]
-) -> Iterator[tuple[str, Problem | str]]:
+) -> Iterator[tuple[Kind, Problem | str]]:
     """("problem", Problem), or ("note" or "warning", a sentence)."""
     offline = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     model, vae = model_of(config, upstream), vae_of(config, upstream)
@@ -101,7 +104,7 @@ def source_problems(
 
 def _folder_problems(
     folder: Path, config: Mapping[str, Any], upstream: Upstream | None
-) -> Iterator[tuple[str, Problem | str]]:
+) -> Iterator[tuple[Kind, Problem | str]]:
     named = str(config.get(MODEL) or folder)
     index = pipeline_of(folder)
     family = str(config.get("model_family", "")).lower()
@@ -156,23 +159,11 @@ def _parameters(folder: Path) -> tuple[int, int]:
     total = adapted = 0
     files = [file for file in sorted(folder.glob("*.safetensors")) if ".fp16." not in file.name]
     for file in files or sorted(folder.glob("*.safetensors")):
-        for name, shape in _shapes(file):
-            count = 1
-            for edge in shape:
-                count *= edge
-            total += count
-            if name.endswith(_ADAPTED) and len(shape) == 2:
-                adapted += sum(shape)
+        try:
+            with safe_open(file, framework="numpy") as opened:
+                shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError):
+            continue
+        total += sum(prod(shape) for shape in shapes.values())
+        adapted += sum(sum(shape) for name, shape in shapes.items() if name.endswith(_ADAPTED) and len(shape) == 2)
     return total, adapted
-
-
-def _shapes(file: Path) -> Iterator[tuple[str, list[int]]]:
-    try:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(_LENGTH), "little")
-            header = json.loads(opened.read(min(length, file.stat().st_size)))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                yield name, list(entry["shape"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return

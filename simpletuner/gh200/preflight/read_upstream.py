@@ -9,9 +9,7 @@ import argparse
 import dataclasses
 import importlib
 import json
-import os
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,34 +46,19 @@ def family_of(model: Any) -> Record:
     vae = getattr(model, "AUTOENCODER_CLASS", None)
     pipelines = getattr(model, "PIPELINE_CLASSES", None) or {}
     return {
-        "name": str(getattr(model, "NAME", "")),
         "default_flavour": getattr(model, "DEFAULT_MODEL_FLAVOUR", None),
         "models": {str(k): str(v) for k, v in (getattr(model, "HUGGINGFACE_PATHS", None) or {}).items()},
         "vae_class": getattr(vae, "__name__", None),
-        "latent_channels": getattr(model, "LATENT_CHANNEL_COUNT", None),
         "subfolder": getattr(model, "MODEL_SUBFOLDER", None),
-        "model_class": getattr(getattr(model, "MODEL_CLASS", None), "__name__", None),
         "pipelines": sorted({pipeline.__name__ for pipeline in pipelines.values() if hasattr(pipeline, "__name__")}),
-        "canvas": getattr(model, "MAXIMUM_CANVAS_SIZE", None),
     }
-
-
-def optional(name: str, path: str, default: Any) -> Any:
-    """An attribute that not every release has."""
-    try:
-        return getattr(importlib.import_module(f"simpletuner.{path}"), name)
-    except (ImportError, AttributeError):
-        return default
 
 
 def dataset_keys() -> list[str]:
     """What the classes upstream reads a dataset entry into call their fields."""
     found: set[str] = set()
     for module in ("base", "image", "image_embed", "text_embed"):
-        try:
-            loaded = importlib.import_module(f"simpletuner.helpers.data_backend.config.{module}")
-        except ImportError:
-            continue
+        loaded = importlib.import_module(f"simpletuner.helpers.data_backend.config.{module}")
         for value in vars(loaded).values():
             if dataclasses.is_dataclass(value):
                 found |= {field.name for field in dataclasses.fields(value)}
@@ -84,40 +67,44 @@ def dataset_keys() -> list[str]:
 
 def read() -> Record:
     from simpletuner.gh200.settings.keys import BLOCK_KEYS
+    from simpletuner.helpers.configuration.cli_utils import _LEGACY_ARG_HANDLERS
     from simpletuner.helpers.configuration.cmd_args import get_argument_parser
+    from simpletuner.helpers.training.optimizer_param import optimizer_choices
 
     keys = {name: key for name, key in keys_of(get_argument_parser()).items() if name not in BLOCK_KEYS}
-    optimizers: Mapping[str, Any] = optional("optimizer_choices", "helpers.training.optimizer_param", {})
-    trackers = optional("REPORT_TO_CHOICES", "helpers.training.reporting", ())
-    for name, choices in (("optimizer", sorted(optimizers)), ("report_to", list(trackers))):
+    for name, choices in (("optimizer", sorted(optimizer_choices)), ("report_to", _trackers())):
         if name in keys and choices and not keys[name]["choices"]:
             keys[name]["choices"] = choices
-    registry: Any = optional("field_registry", "simpletuner_sdk.server.services.field_registry", None)
-    fields = getattr(registry, "_fields", {})
-    handled = optional("_LEGACY_ARG_HANDLERS", "helpers.configuration.cli_utils", {})
+    services: Any = importlib.import_module("simpletuner.simpletuner_sdk.server.services.field_registry")
+    fields = services.field_registry._fields
     unparsed = {name for name, field in fields.items() if not field.arg_name} - set(keys)
-    nested = {name for name, field in fields.items() if getattr(field.field_type, "value", "") == "text_json"}
+    nested = {name for name, field in fields.items() if field.field_type.value == "text_json"}
     return {
         "keys": keys,
-        "ignored": sorted(unparsed | set(handled)),
+        "ignored": sorted(unparsed | set(_LEGACY_ARG_HANDLERS)),
         "nested": sorted(nested | set(_JSON_KEYS)),
         "optimizer_precision": {
-            name: str((details or {}).get("precision", "any")) for name, details in optimizers.items()
+            name: str((details or {}).get("precision", "any")) for name, details in optimizer_choices.items()
         },
         "dataset_keys": dataset_keys(),
         "families": _families(),
     }
 
 
-def _families() -> dict[str, Record]:
-    registry: Any = optional("ModelRegistry", "helpers.models.registry", None)
+def _trackers() -> list[str]:
     try:
-        importlib.import_module("simpletuner.helpers.models.all")
+        from simpletuner.helpers.training.reporting import REPORT_TO_CHOICES
     except ImportError:
-        pass  # an older release registers its models by itself
-    families: Callable[[], Mapping[str, Any]] = getattr(registry, "model_families", dict)
+        return []  # an older release has no list of them
+    return list(REPORT_TO_CHOICES)
+
+
+def _families() -> dict[str, Record]:
+    import simpletuner.helpers.models.all  # noqa: F401
+    from simpletuner.helpers.models.registry import ModelRegistry
+
     found: dict[str, Record] = {}
-    for name, model in families().items():
+    for name, model in ModelRegistry.model_families().items():
         try:
             found[name] = family_of(model)
         except Exception as error:  # one model whose package is missing must not cost all the others
@@ -126,14 +113,11 @@ def _families() -> dict[str, Record]:
 
 
 def main(target: Path) -> None:
+    from simpletuner.gh200.own_files import write_whole
+
     text = json.dumps(read(), indent=1, sort_keys=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(target, text)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import GH200Error
 
+Kind = Literal["problem", "warning", "note", "not checked"]
 SHOWN_NAMES = 5
 SHOWN_PROBLEMS = 40
 
@@ -25,8 +26,22 @@ class Report:
 
     def problem(self, found: Iterable[object]) -> None:
         for item in found:
-            if str(item) not in self.problems:
-                self.problems.append(str(item))
+            self.add("problem", item)
+
+    def add(self, kind: Kind, text: object) -> None:
+        """Several checks may find the same."""
+        texts = {
+            "problem": self.problems,
+            "warning": self.warnings,
+            "note": self.notes,
+            "not checked": self.not_checked,
+        }
+        if str(text) not in texts[kind]:
+            texts[kind].append(str(text))
+
+    def tell(self, name: str, text: str) -> None:
+        """A line for people."""
+        self.facts.setdefault("told", {})[name] = text
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -47,9 +62,6 @@ class Report:
         count = len(self.problems)
         verdict = "can be started" if not count else f"cannot work: {count} problem{'s' if count > 1 else ''}"
         return [f"{self.path} {verdict}", *found]
-
-    def error(self) -> PreflightError:
-        return PreflightError(self)
 
 
 class PreflightError(GH200Error):

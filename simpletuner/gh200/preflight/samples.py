@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import Any
 
@@ -14,9 +14,9 @@ from PIL import Image
 
 from ..datasets.listing import list_dataset
 from ..errors import GH200Error
+from ..headers import header
 from .buckets import Rules, rules_of
 from .keys import number
-from .picture import look
 
 MOST_UNKNOWN = 10_000
 _RECORD = "aspect_ratio_bucket_indices"
@@ -27,8 +27,7 @@ class Samples:
     """`buckets` has pictures by bucket, without repeats; `unchecked` says why there are none.
 
     `namesakes` differ from another picture's name in the suffix only; `changed` are keys that upstream's record of an
-    earlier start has with other values; `nested` counts those in folders of their own below an instance_data_dir that
-    is relative.
+    earlier start has with other values.
     """
 
     id: str
@@ -40,15 +39,10 @@ class Samples:
     unchecked: str = ""
     namesakes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    nested: int = 0
-
-    @property
-    def pictures(self) -> int:
-        return sum(self.buckets.values())
 
     @property
     def per_epoch(self) -> int:
-        return self.pictures * (self.repeats + 1)
+        return sum(self.buckets.values()) * (self.repeats + 1)
 
 
 def picture_suffixes() -> frozenset[str]:
@@ -59,8 +53,7 @@ def picture_suffixes() -> frozenset[str]:
 
 def samples_of(entry: Mapping[str, Any], index: int, config: Mapping[str, Any]) -> Samples | None:
     """None for what is no set of training pictures; upstream has other ways to bucket those."""
-    kind = str(entry.get("dataset_type") or "image")
-    if kind not in ("image",) or entry.get("type", "local") not in ("local", "in_memory"):
+    if (entry.get("dataset_type") or "image") != "image" or entry.get("type", "local") not in ("local", "in_memory"):
         return None
     size = number(entry.get("train_batch_size"))
     found = Samples(
@@ -68,61 +61,45 @@ def samples_of(entry: Mapping[str, Any], index: int, config: Mapping[str, Any]) 
     )
     rules = rules_of(entry, config)
     if rules is None or rules.unknown:
-        return _unchecked(found, rules.unknown if rules else "the resolution is no number")
+        return replace(found, unchecked=rules.unknown if rules else "the resolution is no number")
     if str(entry.get("metadata_backend") or "discovery") not in ("discovery", "json"):
-        return _unchecked(found, f"metadata_backend {entry['metadata_backend']} has its own record")
+        return replace(found, unchecked=f"metadata_backend {entry['metadata_backend']} has its own record")
     folder = str(entry.get("instance_data_dir") or "")
-    return _counted(found, folder, rules, str(entry.get("cache_file_suffix") or found.id))
-
-
-def _unchecked(samples: Samples, why: str) -> Samples:
-    return Samples(samples.id, samples.index, samples.repeats, samples.batch_size, unchecked=why)
-
-
-def _counted(samples: Samples, folder: str, rules: Rules, suffix: str) -> Samples:
     if not os.path.isdir(folder):
-        return _unchecked(samples, "the folder is not there")
+        return replace(found, unchecked="the folder is not there")
     try:
-        listed = [path for path, _ in list_dataset(folder).names]
+        listing = list_dataset(folder)
     except GH200Error as error:
-        return _unchecked(samples, error.what)
-    top = os.path.abspath(folder)
+        return replace(found, unchecked=error.what)
     suffixes = picture_suffixes()
-    paths = {path for path in listed if os.path.splitext(path)[1].lower() in suffixes}
+    paths = {path for path, _ in listing.names if os.path.splitext(path)[1].lower() in suffixes}
+    return _counted(found, folder, paths, rules, str(entry.get("cache_file_suffix") or found.id))
+
+
+def _counted(samples: Samples, folder: str, paths: set[str], rules: Rules, suffix: str) -> Samples:
+    top = os.path.abspath(folder)
     stems = Counter(os.path.splitext(path)[0] for path in paths)
     namesakes = tuple(sorted(os.path.relpath(path, top) for path in paths if stems[os.path.splitext(path)[0]] > 1))
-    nested = 0 if os.path.isabs(folder) else sum(os.path.dirname(path) != top for path in paths)
     counts: Counter[str] = Counter()
     record, before = _record(record_path(folder, suffix))
     for bucket, kept in record.items():
         there = {os.path.abspath(path) for path in kept} & paths
         counts[bucket] += len(there)
-        paths -= there
+        paths = paths - there
     if len(paths) > MOST_UNKNOWN:
-        return _unchecked(samples, f"{len(paths):,} pictures have not been seen by upstream yet")
+        return replace(samples, unchecked=f"{len(paths):,} pictures have not been seen by upstream yet")
     left_out: dict[str, str] = {}
     for path in sorted(paths):
-        picture = look(path)
-        if picture.problem or rules.too_small(picture.size):
-            left_out[os.path.relpath(path, top)] = picture.problem or "is smaller than minimum_image_size"
-        elif rules.kept(bucket := rules.bucket(picture.size)):
+        found = header(path)
+        if found.size is None or rules.too_small(found.size):
+            left_out[os.path.relpath(path, top)] = found.problem or "is smaller than minimum_image_size"
+        elif rules.kept(bucket := rules.bucket(found.size)):
             counts[bucket] += 1
         else:
             left_out[os.path.relpath(path, top)] = f"has the aspect ratio {bucket}, outside the limits"
-    kept_counts = {bucket: count for bucket, count in sorted(counts.items()) if count}
+    buckets = {bucket: count for bucket, count in sorted(counts.items()) if count}
     changed = tuple(_changed(before, rules)) if counts else ()
-    return Samples(
-        samples.id,
-        samples.index,
-        samples.repeats,
-        samples.batch_size,
-        kept_counts,
-        left_out,
-        "",
-        namesakes,
-        changed,
-        nested,
-    )
+    return replace(samples, buckets=buckets, left_out=left_out, namesakes=namesakes, changed=changed)
 
 
 def record_path(folder: str | os.PathLike[str], suffix: str) -> str:

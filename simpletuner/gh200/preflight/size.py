@@ -7,14 +7,14 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..memory.driver import CudaError, Driver, load_driver
 from ..ramp.schedule import GH200GradientRamp
-from .config import gb
+from .config import existing_part, gb
 from .keys import number, truth
 from .model import Weights
+from .report import Kind
 from .windows import Window
 
 _HALF, _WHOLE = 2, 4
@@ -84,14 +84,14 @@ def gpu_memory(environ: Mapping[str, str]) -> int:
         return 0
 
 
-def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[str, str]:
+def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Kind | None, str]:
     """("problem" or "warning", what is missing on the GPU), or nothing. Weights alone are certain, the rest is an estimate."""
     if not gpu or memory.known <= gpu or any(_is_set(config.get(key)) for key in _ELSEWHERE):
-        return "", ""
+        return None, ""
     block = config.get("gh200_optimizations")
     managed = str((block if isinstance(block, Mapping) else {}).get("managed_memory") or "off")
     if managed != "off":
-        return "", ""
+        return None, ""
     certain = memory.weights > gpu
     need = memory.weights if certain else memory.known
     return (
@@ -132,9 +132,7 @@ def checkpoints_of(config: Mapping[str, Any], steps: int | None) -> int:
 
 def free_disk(folder: str) -> int | None:
     """Free bytes where a folder is, or where it would be made."""
-    place = Path(folder).expanduser().absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    place = existing_part(folder)
     try:
         return shutil.disk_usage(place).free if os.access(place, os.R_OK) else None
     except OSError:

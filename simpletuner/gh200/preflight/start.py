@@ -14,7 +14,8 @@ from ..settings.config_file import config_path
 from ..settings.keys import DATASETS_FILE_KEY, INLINE_KEYS, is_ours
 from ..state import StateHooks
 from .alone import claim_output
-from .check import preflight, stop_if_it_cannot_work
+from .check import preflight
+from .report import PreflightError
 
 _SWITCH = ("gh200_optimizations", "preflight")
 
@@ -50,7 +51,7 @@ def check_command_line(argv: list[str]) -> None:
         return
     report = preflight(path, config, _processes(), read=False)
     if report.problems:
-        stop(report.error())
+        stop(PreflightError(report))
     try:
         # The run itself holds it later; here a second one hears of it before it has loaded anything.
         claim_output(config.get("output_dir"), os.environ)
@@ -68,7 +69,9 @@ def check_run(raw: Mapping[str, Any], dataset_file: object, origin: str) -> None
         if not dataset_file:
             return
         raw = {**raw, DATASETS_FILE_KEY: dataset_file}
-    stop_if_it_cannot_work(preflight(Path(origin), raw, _processes(), keys=False, read=False))
+    report = preflight(Path(origin), raw, _processes(), keys=False, read=False)
+    if report.problems:
+        raise PreflightError(report)
 
 
 def _processes() -> int:

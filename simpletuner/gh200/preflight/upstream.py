@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,10 +37,10 @@ class Upstream:
     """One release as its own code describes it."""
 
     keys: Mapping[str, Mapping[str, Any]]
-    ignored: frozenset[str]
-    nested: frozenset[str]
+    ignored: Collection[str]
+    nested: Collection[str]
     optimizer_precision: Mapping[str, str]
-    dataset_keys: frozenset[str]
+    dataset_keys: Collection[str]
     families: Mapping[str, Mapping[str, Any]]
 
     def default(self, key: str) -> object:
@@ -111,34 +111,22 @@ def upstream_record(read: bool, say: Callable[[str], None]) -> tuple[Upstream | 
     target = place_of_record(package)
     why = read_now(package, say) if read else ""
     try:
-        return _loaded(json.loads(target.read_text(encoding="utf-8"))), ""
+        return Upstream(**json.loads(target.read_text(encoding="utf-8"))), ""
     except FileNotFoundError:
         return None, f"upstream's keys could not be read: {why}" if why else "upstream's keys were not read yet"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         return None, f"{target} cannot be used ({error}); remove it, and it is made again"
-
-
-def _loaded(raw: Mapping[str, Any]) -> Upstream:
-    return Upstream(
-        keys=raw["keys"],
-        ignored=frozenset(raw["ignored"]),
-        nested=frozenset(raw["nested"]),
-        optimizer_precision=raw["optimizer_precision"],
-        dataset_keys=frozenset(raw["dataset_keys"]),
-        families=raw["families"],
-    )
 
 
 def main() -> int:
     """For whoever builds the fork: reads and keeps them, says how many there are."""
     package = package_of_upstream()
-    if package is None:
-        print("there is no upstream here")
+    found, problem = upstream_record(True, lambda text: print(text, file=sys.stderr, flush=True))
+    if found is None or package is None:
+        print(problem)
         return 1
-    why = read_now(package, lambda text: print(text, file=sys.stderr, flush=True))
-    found, problem = upstream_record(False, lambda text: None)
-    print(why or problem or f"{len(found.keys if found else ())} known, in {place_of_record(package).name}")
-    return 1 if found is None else 0
+    print(f"{len(found.keys)} known, in {place_of_record(package).name}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,25 +8,20 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ..errors import GH200Error
-from .files import files_in
 from .page import page
-from .reader import NoTelemetry, read_folder
+from .reader import read_folder
 
 _EXAMPLES = """\
 examples:
   python -m simpletuner.gh200.watch jobs/first/output
-  python -m simpletuner.gh200.watch                            the newest run below this folder
   python -m simpletuner.gh200.watch --once --json jobs/first/output | jq .ranks
 
 exit code: 0 shown, 2 there is nothing to show (the fix is named)
 Ctrl-C ends it; the run is never touched. What each figure means: docs/TELEMETRY.md
 """
-# Where runs started from a checkout have their output, in the order of what people most often mean.
-_PLACES = (".", "output", "output/*", "jobs/*/output", "build/quickstart/output", "*/output", "*")
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
@@ -45,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m simpletuner.gh200.watch", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.add_argument("folder", nargs="?", type=Path, metavar="OUTPUT_DIR", help="output_dir of a training config")
+    made.add_argument("folder", type=Path, metavar="OUTPUT_DIR", help="output_dir of a training config")
     made.add_argument("--once", action="store_true", help="show it once; also where the output is no terminal")
     made.add_argument("--json", action="store_true", help="the newest record of every rank as JSON; with --once")
     made.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="time between two looks (2)")
@@ -59,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.error("--json needs --once")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        folder = newest_below(Path()) if options.folder is None else options.folder.expanduser()
+        folder = options.folder.expanduser()
         if options.once or not sys.stdout.isatty():
             print(_once(folder, options.json), flush=True)
         else:
@@ -88,21 +83,3 @@ def _refreshing(folder: Path, every: float) -> None:
         lines = page(read_folder(folder), columns)[: max(1, rows - 1)]
         print(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW, end="", flush=True)
         time.sleep(every)
-
-
-def newest_below(folder: Path) -> Path:
-    """The output folder whose telemetry was written last, where runs usually have theirs."""
-    found: dict[Path, float] = {}
-    for place in _PLACES:
-        for path in [folder] if place == "." else folder.glob(place):
-            # A folder that is nobody's business of ours, or went meanwhile.
-            with suppress(OSError):
-                times = [file.stat().st_mtime for file in files_in(path).values()]
-                found |= {path: max(times)} if times else {}
-    if not found:
-        raise NoTelemetry(
-            "No run below this folder has telemetry.",
-            where=str(folder.absolute()),
-            fix="name the output_dir of its training config: python -m simpletuner.gh200.watch OUTPUT_DIR",
-        )
-    return max(found, key=lambda path: found[path])

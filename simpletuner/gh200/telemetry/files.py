@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 _NAME = re.compile(r"gh200_telemetry\.rank(\d+)\.jsonl")
-_CHUNK = 1 << 16
-# A file of ours has lines of a few KB; one without any line end is somebody else's.
-_MOST_READ = 32 << 20
+_LONGEST_LINE = 8192
 
 
 def path_of(folder: Path, rank: int) -> Path:
@@ -43,16 +40,8 @@ def append(path: Path, line: bytes) -> None:
 def last_lines(path: Path, most: int) -> list[bytes]:
     """The last whole lines of a file, oldest first; one that is being written has no end yet and does not count."""
     with path.open("rb") as file:
-        pieces = list(_backwards(file.fileno(), most))
-    lines = b"".join(reversed(pieces)).split(b"\n")[:-1]
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most * _LONGEST_LINE))
+        cut = file.tell() > 0
+        lines = file.read().split(b"\n")[int(cut) : -1]
     return [line for line in lines[-most:] if line]
-
-
-def _backwards(handle: int, most: int) -> Iterator[bytes]:
-    end = os.fstat(handle).st_size
-    ends = read = 0
-    while end > 0 and ends <= most and read < _MOST_READ:
-        start = max(0, end - _CHUNK)
-        piece = os.pread(handle, end - start, start)
-        yield piece
-        ends, read, end = ends + piece.count(b"\n"), read + len(piece), start

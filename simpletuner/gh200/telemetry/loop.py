@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any
 
-from ..stand_in import StandIn, instead
 from .record import Seconds
 
 
@@ -30,12 +28,8 @@ class LoopClock:
         self.micro_batch_ended()
         self._passed("other")
 
-    def batch_arrived(self) -> None:
-        # An evaluation prepares batches of its own inside a micro-batch.
-        if not self._in_micro_batch:
-            self._passed("data")
-
     def micro_batch_begins(self) -> None:
+        self._passed("data")
         self._in_micro_batch = True
 
     def micro_batch_ended(self) -> None:
@@ -47,19 +41,3 @@ class LoopClock:
     def seconds(self) -> Seconds:
         spent = {name: round(float(value), 4) for name, value in self._spent.copy().items()}
         return Seconds(micro_batches=self._micro_batches, **spent)
-
-
-class BatchArrival(StandIn):
-    """The Trainer prepares a batch as soon as it has one."""
-
-    upstream_class, feature = "Trainer", "telemetry"
-
-    def __init__(self, trainer: Any, clock: LoopClock) -> None:
-        super().__init__()
-        self._clock = clock
-        self.take_over(trainer)
-
-    @instead
-    def prepare_batch(self, *args: Any, **kwargs: Any) -> Any:
-        self._clock.batch_arrived()
-        return self.upstream.prepare_batch(*args, **kwargs)

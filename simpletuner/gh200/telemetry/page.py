@@ -10,14 +10,13 @@ from .record import Caches, Hbm, Record, Seconds, Window
 from .tracked import per_micro_batch
 
 _BAR = 24
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _LABEL = 14
 
 
 def page(seen: Telemetry, columns: int) -> list[str]:
     first = seen.first
     latest = first.latest
-    lines = [*_head(seen), "", *_ramp(latest, first.schedule, columns), *_memory(latest), *_caches(latest.caches)]
+    lines = [*_head(seen), "", *_ramp(latest, first.schedule), *_memory(latest), *_caches(latest.caches)]
     lines += [*_hints(latest), *_times(first.records), *_others(seen), *_foot(seen)]
     return [line[: max(20, columns)].rstrip() for line in lines]
 
@@ -59,32 +58,19 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def _ramp(latest: Record, schedule: list[tuple[int, int]] | None, columns: int) -> Iterator[str]:
+def _ramp(latest: Record, schedule: list[tuple[int, int]] | None) -> Iterator[str]:
     if latest.window is None:
         return
     window: Window = latest.window
     size, steps = window.effective_batch_size, window.accumulation_steps
     yield _row("batch", f"{size} samples per step, {steps} micro-batches of each rank")
     if schedule is not None and len(schedule) > 1:
-        drawn, place = _drawn(schedule, latest.step, min(60, max(10, columns - _LABEL - 20)))
-        yield _row("ramp", f"{schedule[0][1]} {drawn} {schedule[-1][1]}")
-        yield _row("", " " * (len(str(schedule[0][1])) + 1 + place) + "^ here")
+        coming = next((f", {larger} from step {start} on" for start, larger in schedule if start > latest.step), "")
+        yield _row("ramp", f"{schedule[0][1]} to {schedule[-1][1]} samples{coming}")
     if latest.noise is not None:
         noise = latest.noise
         ends = f" ({noise.low:.0f} to {noise.high:.0f})" if noise.low is not None and noise.high is not None else ""
         yield _row("noise scale", f"{noise.scale:.0f} samples{ends}")
-
-
-def _drawn(schedule: list[tuple[int, int]], step: int, width: int) -> tuple[str, int]:
-    """The stairs as blocks, with a tenth of flat after the last one, and the column of this step."""
-    last = max(1, int(schedule[-1][0] * 1.1) + 1)
-    most = max(size for _, size in schedule)
-    made = ""
-    for column in range(width):
-        here = column * last / width
-        size = next(size for start, size in reversed(schedule) if start <= here or start == schedule[0][0])
-        made += _BLOCKS[min(len(_BLOCKS) - 1, int(len(_BLOCKS) * size / most - 1e-9))]
-    return made, min(width - 1, int(step * width / last))
 
 
 def _memory(latest: Record) -> Iterator[str]:

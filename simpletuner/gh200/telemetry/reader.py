@@ -13,7 +13,7 @@ from ..errors import GH200Error
 from .files import files_in, last_lines, path_of
 from .record import Record
 
-# Enough to find the ramp's schedule, which is repeated more often than this, and an hour of curves at 10 seconds.
+# Enough to find the ramp's schedule, which older releases wrote into every hundredth record.
 MOST_RECORDS = 360
 # Ranks begin together; a file whose newest record is older than this before another's beginning is of a run before.
 _TOGETHER = 60.0
@@ -69,10 +69,10 @@ class Telemetry:
         """Seconds since the last record."""
         return max(0.0, (time.time() if now is None else now) - self.first.latest.time)
 
-    def as_json(self, history: int = 0) -> dict[str, Any]:
-        """For scripts and pages; `history` adds that many records of the first rank, oldest first."""
+    def as_json(self) -> dict[str, Any]:
+        """For scripts and pages."""
         first = self.first
-        told: dict[str, Any] = {
+        return {
             "folder": str(self.folder),
             "state": self.state(),
             "silent_seconds": round(self.silence(), 1),
@@ -80,13 +80,10 @@ class Telemetry:
             "other_runs": list(first.other_runs),
             "broken_lines": sum(rank.broken_lines for rank in self.ranks.values()),
             "schedule": first.schedule,
-            "ranks": {str(rank): _plain(seen.latest) for rank, seen in self.ranks.items()},
+            "ranks": {
+                str(rank): seen.latest.model_dump(mode="json", exclude_none=True) for rank, seen in self.ranks.items()
+            },
         }
-        return told | ({"history": [_plain(record) for record in first.records[-history:]]} if history else {})
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    return record.model_dump(mode="json", exclude_none=True)
 
 
 def read_folder(folder: Path, most: int = MOST_RECORDS) -> Telemetry:

@@ -22,9 +22,7 @@ class Window(Part):
     accumulation_steps: int = Field(description="micro-batches of one rank in an optimizer step")
     effective_batch_size: int = Field(description="samples in an optimizer step, over all ranks")
     schedule: list[tuple[int, int]] | None = Field(
-        None,
-        description="the ramp: [optimizer step, effective batch size from it on]; in the first record, where it has changed, "
-        "and now and then, so that the end of a file is enough",
+        None, description="the ramp as it is now: [optimizer step, effective batch size from it on]"
     )
 
 
@@ -40,8 +38,10 @@ class Seconds(Part):
     """Where the time of the training loop went, since training began; by the CPU's clock, nobody waits for the GPU."""
 
     micro_batches: int = Field(0, description="counted since training began")
-    data: float = Field(0.0, description="seconds waiting for the next batch")
-    compute: float = Field(0.0, description="seconds from a batch's arrival to the end of its micro-batch")
+    data: float = Field(0.0, description="seconds until the next batch was there and prepared")
+    compute: float = Field(
+        0.0, description="seconds from there to the end of its micro-batch, an evaluation's loss included"
+    )
     other: float = Field(0.0, description="seconds of the rest: validation, checkpoints between epochs, other ranks")
 
 
@@ -50,12 +50,10 @@ class Hbm(Part):
 
     device: int = Field(description="as this process numbers it")
     name: str | None = Field(None, description="of the GPU")
-    used_bytes: int | None = Field(None, description="bytes of all processes, by NVML; by CUDA where there is no NVML")
+    used_bytes: int | None = Field(None, description="bytes of all processes, by CUDA")
     free_bytes: int | None = Field(None, description="bytes, by the same")
     total_bytes: int | None = Field(None, description="bytes, by the same")
-    cuda_free_bytes: int | None = Field(
-        None, description="bytes CUDA would still give, as torch's `mem_get_info` says it"
-    )
+    cuda_free_bytes: int | None = Field(None, description="the same as `free_bytes`; older releases had that from NVML")
     allocated_bytes: int | None = Field(
         None,
         description="bytes of living tensors, by torch: this process, after an optimizer step since the record before",

@@ -14,8 +14,8 @@ from ..run import Run
 from ..trackers import PREFIX, each_step
 from .files import path_of
 from .gpu import GpuMemory
-from .loop import BatchArrival, LoopClock
-from .others import GuardedTracker, PlainSettings
+from .loop import LoopClock
+from .others import PlainSettings
 from .record import Cost, Kind, Noise, Record, Window
 from .recorder import Recorder
 from .sources import host_memory, parts, reports
@@ -23,10 +23,8 @@ from .tracked import tracker_values
 
 # How long a step may wait for its record: reading takes milliseconds, unless a driver hangs.
 _STEP_WAIT = 1.0
-# A schedule is told again after so many records, so that the end of a file says it; and drawn with so many points.
-_TELL_AGAIN = 100
 _WANTED = frozenset({"train_loss"})
-_MOST_POINTS = 128
+_MOST_POINTS = 32
 
 
 class RunTelemetry:
@@ -50,13 +48,11 @@ class RunTelemetry:
             path_of(folder, accelerator.process_index), run.settings.telemetry_interval, self._read
         )
         device = run.hints.device
-        self._gpu = GpuMemory(device, self.problem) if device is not None else None
+        self._gpu = GpuMemory(device) if device is not None else None
         self._problems: dict[str, str] = {}
         self._logged: dict[str, Any] = {}
         self._steps = 0
         self._joined: Record | None = None
-        self._outline: list[tuple[int, int]] | None = None
-        self._since_told = 0
         # First of all, so that it sees what the ramp adds to each step's entry.
         each_step(accelerator, self._step)
         PlainSettings(accelerator)
@@ -68,8 +64,7 @@ class RunTelemetry:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._recorder.say("folder", f"{path.parent} cannot be made: {error.strerror}")
-        BatchArrival(self._trainer, self.loop)
-        self._run.at_end(self._end)
+        self._run.at_end(self._recorder.end)
         self._recorder.start()
 
     def problem(self, what: str, why: str) -> None:
@@ -94,9 +89,6 @@ class RunTelemetry:
         if self._gpu is not None and (last or self._recorder.latest is not self._joined):
             self._gpu.ask_torch()
         if self._steps == 1 or last:
-            if self._steps == 1 and self._main:
-                for tracker in self._trainer.accelerator.trackers:
-                    GuardedTracker(tracker, self.problem)
             self._recorder.now("last" if last else "first", _STEP_WAIT if self._main else 0.0)
         before, self._joined = self._joined, self._recorder.latest
         record = self._joined
@@ -142,16 +134,9 @@ class RunTelemetry:
         config, ranks = self._trainer.config, self._facts["ranks"]
         steps = int(config.gradient_accumulation_steps or 1)
         size = int(config.train_batch_size) * ranks * steps
-        return Window(accumulation_steps=steps, effective_batch_size=size, schedule=self._schedule())
-
-    def _schedule(self) -> list[tuple[int, int]] | None:
         ramp = self._trainer.gh200_ramp_scheduler
-        outline = _thinned(ramp.outline()) if ramp is not None else None
-        self._since_told += 1
-        if outline == self._outline and self._since_told < _TELL_AGAIN:
-            return None
-        self._outline, self._since_told = outline, 0
-        return outline
+        schedule = _thinned(ramp.outline()) if ramp is not None else None
+        return Window(accumulation_steps=steps, effective_batch_size=size, schedule=schedule)
 
     def _noise(self) -> Noise | None:
         name = f"{PREFIX}gradient_noise_scale"
@@ -161,13 +146,8 @@ class RunTelemetry:
         ends = {"low": self._number(f"{name}_low"), "high": self._number(f"{name}_high")}
         return Noise(scale=scale, **ends)
 
-    def _end(self) -> None:
-        self._recorder.end()
-        if self._gpu is not None:
-            self._gpu.close()
-
 
 def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Few enough for a line of a file; the first and the last stay."""
+    """Few enough for every record; the first and the last stay."""
     every = -(-len(points) // _MOST_POINTS)
     return points if every <= 1 else [*points[:-1:every], points[-1]]
