@@ -9,7 +9,7 @@ from typing import Any
 from ..preflight.check import preflight
 from ..preflight.start import asked_for
 from ..settings.blocks import loaded_values
-from ..settings.keys import BLOCK_KEYS, plain_key
+from ..settings.keys import is_ours, plain_key
 from .blocks import BrokenBlock, parsed
 from .live import processes_of
 
@@ -25,10 +25,9 @@ def judged(result: Any, store: Any, config: Any) -> Any:
 def _verdict(store: Any, config: Any) -> tuple[list[str], list[str]]:
     broken = []
     for key, value in config.items():
-        name = plain_key(key)
-        if name in BLOCK_KEYS and name != "data_backend" and isinstance(value, str):
+        if isinstance(value, str) and is_ours(key, value):
             try:
-                parsed(name, value)
+                parsed(plain_key(key), value)
             except BrokenBlock as error:
                 broken.append(f"{error.what}: {error.why}")
     if broken:
