@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ from .live import processes_of
 
 def judged(result: Any, store: Any, config: Any) -> Any:
     """Upstream's verdict on a form, and ours; upstream puts the texts into its page as they are."""
-    errors, warnings = _verdict(store, config)
+    errors, warnings = broken_blocks(config), []
+    values = {} if errors else loaded_values(config)
+    if asked_for(values):
+        path = Path(store._get_config_path(store.get_active_config() or "default"))
+        report = preflight(path, values, processes_of(values), keys=False, read=False)
+        errors, warnings = report.problems, report.warnings
     result.errors += [html.escape(text, quote=False) for text in errors]
     result.warnings += [html.escape(text, quote=False) for text in warnings]
     return result
 
 
-def _verdict(store: Any, config: Any) -> tuple[list[str], list[str]]:
+def broken_blocks(config: Mapping[str, Any]) -> list[str]:
     broken = []
     for key, value in config.items():
         if isinstance(value, str) and is_ours(key, value):
@@ -30,11 +36,4 @@ def _verdict(store: Any, config: Any) -> tuple[list[str], list[str]]:
                 parsed(plain_key(key), value)
             except BrokenBlock as error:
                 broken.append(f"{error.what}: {error.why}")
-    if broken:
-        return broken, []
-    values = loaded_values(config)
-    if not asked_for(values):
-        return [], []
-    path = Path(store._get_config_path(store.get_active_config() or "default"))
-    report = preflight(path, values, processes_of(values), keys=False, read=False)
-    return report.problems, report.warnings
+    return broken

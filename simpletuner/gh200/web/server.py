@@ -121,7 +121,9 @@ class ConfigFiles(StandIn):
         missing = [
             path.stem
             for path in sorted(Path(self.store.config_dir).glob("*.json"))
-            if path.stem not in known and _has_inline_datasets(_content(path))
+            if path.stem not in known
+            and is_training_config(data := _content(path))
+            and isinstance(data.get("datasets"), list)
         ]
         return listed + [entry for name in missing if (entry := self._entry(name)) is not None]
 
@@ -171,7 +173,3 @@ def _content(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _has_inline_datasets(data: Any) -> bool:
-    return is_training_config(data) and isinstance(data.get("datasets"), list)
