@@ -2,7 +2,7 @@
 
 docs/rooms.svg is drawn from the layers in pyproject.toml, docs/places.svg from the table of access patterns in
 docs/UNIFIED_MEMORY.md, docs/ramp.png from the example in docs/RAMP.md, docs/report.png from the
-page of the last quick start, and docs/web_ui.png from the GH200 tab of a web server that shows it.
+page of the last quick start, and docs/web_ui.png from the page at /gh200 of a web server that shows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/web_ui.png: the whole GH200 tab with the run of the last quick start, in Debian's chromium."""
+"""docs/web_ui.png: the page at /gh200 with the run of the last quick start, in Debian's chromium."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ FORK = ROOT / "build" / "fork"
 TEMPLATES = ROOT / "simpletuner" / "gh200" / "web" / "templates"
 MARK = "templates"
 WIDTH, LIMIT = 1280, 120_000
-_READY = "window.Alpine?.store('trainer')?.activeEnvironmentConfig != null"
 _SHOWN = "/^(Ended|Training|No word)/.test(document.querySelector('[data-gh200-told]')?.textContent ?? '')"
-# Upstream's dock of events and its messages lie over the page, at the bottom of the window.
-_HIDE = ".toast, .toast-container, #event-dock, .event-dock { display: none !important; }"
-_HEIGHT = "Math.ceil(document.querySelector('[data-gh200-tab]').getBoundingClientRect().bottom + scrollY) + 24"
 
 
 def digest() -> str:
@@ -50,13 +46,9 @@ def _take(browser: str, port: int, shot: Path) -> None:
 
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-quic"])
-        page = chromium.new_page(viewport={"width": WIDTH, "height": 1000})
+        page = chromium.new_page(viewport={"width": WIDTH, "height": 400})
         page.set_default_timeout(LIMIT)
-        page.goto(f"http://127.0.0.1:{port}/web/trainer")
-        page.wait_for_function(_READY)
-        page.evaluate("document.querySelector('[data-tab=gh200]').click()")
+        page.goto(f"http://127.0.0.1:{port}/gh200")
         page.wait_for_function(_SHOWN)
-        page.add_style_tag(content=_HIDE)
-        page.set_viewport_size({"width": WIDTH, "height": page.evaluate(_HEIGHT)})
-        page.screenshot(path=str(shot))
+        page.screenshot(path=str(shot), full_page=True)
         chromium.close()

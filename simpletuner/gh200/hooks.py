@@ -123,8 +123,7 @@ def web_plan(plan: Any) -> None:
 
 
 def web_page(tabs: Any, router: Any) -> Any:
-    from .web.page import Page
     from .web.server import extend_server
 
-    extend_server()
-    return Page(router).take(tabs)
+    extend_server(tabs.templates.env, router)
+    return tabs

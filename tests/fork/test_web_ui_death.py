@@ -1,21 +1,19 @@
-"""A web server that is killed in the middle of a save, and one whose fork has lost a part of ours: real ones, many times."""
+"""A web server that is killed in the middle of a save: a real one, many times."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.fork.web_lab import CONFIG, FORK, OURS, Server
+from tests.fork.web_lab import CONFIG, OURS, Server
 
 pytestmark = [pytest.mark.slow(reason="kills web servers, each at another moment"), pytest.mark.timeout(1800)]
 # Everything is imported once; each server is a child, and a killed one has a successor at once.
@@ -33,12 +31,10 @@ LARGE = CONFIG | {"datasets": [{**CONFIG["datasets"][0], "id": f"pictures-{numbe
 
 
 class Mortal(Server):
-    """A server with a tree of its own, of which a part can be taken away."""
+    """A server whose child can be killed."""
 
     def __init__(self, folder: Path) -> None:
-        self.tree = folder / "tree"
-        shutil.copytree(FORK / "simpletuner", self.tree / "simpletuner", symlinks=True)
-        super().__init__(folder / "web", self.tree, _PROGRAM)
+        super().__init__(folder / "web", program=_PROGRAM)
 
     def kill(self) -> None:
         for path in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
@@ -104,24 +100,3 @@ def test_web_ui_server_killed_in_the_middle_of_a_save_leaves_the_old_file_or_the
     assert torn, "no server died while it wrote: the test shows nothing"
     names = {item["name"] for item in mortal.http.get("/api/configs/").json()["configs"]}
     assert "dies" in names and not {name for name in names if name.startswith(".")}
-
-
-def test_web_ui_without_our_templates_says_so_and_keeps_the_blocks(mortal: Mortal) -> None:
-    shutil.rmtree(mortal.tree / "simpletuner" / "gh200" / "web" / "templates")
-    mortal.kill()
-    mortal.wait()
-    seen = mortal.show("bare", CONFIG)
-    page = mortal.http.get("/web/trainer")
-    assert page.status_code == 200 and "X-GH200-On-Disk" not in page.text
-    tab = mortal.http.get("/web/trainer/tabs/gh200")
-    assert tab.status_code == 200 and "gh200_tab.html" in tab.text and "is missing" in tab.text
-    assert mortal.http.get("/web/trainer/tabs/basic").status_code == 200
-    form: dict[str, Any] = {
-        key: text for key, text in mortal.form(seen, learning_rate="0.0004").items() if key[2:] not in OURS
-    }
-    del form["gh200_seen"]
-    assert mortal.save(form).status_code == 200
-    after = mortal.read("bare")
-    assert after["learning_rate"] == pytest.approx(0.0004)
-    assert {key: after.get(key) for key in OURS} == {key: CONFIG[key] for key in OURS}
-    assert "Build the fork again" in mortal.log.read_text(errors="replace")

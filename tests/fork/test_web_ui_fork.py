@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -175,10 +177,16 @@ def test_web_ui_unreadable_config_is_not_replaced(web_server: Server) -> None:
 
 
 def test_web_ui_other_ways_to_save_keep_blocks(web_server: Server) -> None:
-    web_server.show("put", CONFIG)
-    part = {"--learning_rate": "0.0009", "--model_family": "sdxl", "--output_dir": "output"}
-    assert web_server.http.put("/api/configs/put", json={"name": "put", "config": part}).status_code == 200
+    # The page reads a config whole, changes a key and puts it back whole.
+    config = json.loads(web_server.show("put", CONFIG))["config"] | {"--learning_rate": "0.0009"}
+    assert web_server.http.put("/api/configs/put", json={"name": "put", "config": config}).status_code == 200
     assert ours(web_server.read("put")) == ours(CONFIG)
+    before = web_server.path("put").read_bytes()
+    refused = web_server.http.put(
+        "/api/configs/put", json={"name": "put", "config": config | {"cache_config": '{"vae_cache_type": '}}
+    )
+    assert refused.status_code == 422 and "cache_config is not JSON" in refused.json()["detail"]
+    assert web_server.path("put").read_bytes() == before
     # Save As hands every value over as text.
     texts = {f"--{key}": value if isinstance(value, str) else json.dumps(value) for key, value in CONFIG.items()}
     made = web_server.http.post("/api/configs/", json={"name": "copy", "config": texts})
@@ -212,14 +220,29 @@ def test_web_ui_start_answers_with_what_preflight_found(web_server: Server) -> N
     assert "Cannot Start" in answer.text and "images" in answer.text and "does not exist" in answer.text
 
 
-def test_web_ui_tab_is_made_from_the_settings(web_server: Server) -> None:
-    web_server.show("tab", CONFIG)
+@pytest.mark.parametrize(
+    ("tab", "name"), [("basic", "cache_config"), ("hardware", "gh200_optimizations"), ("basic", "datasets")]
+)
+def test_web_ui_blocks_are_fields_of_upstreams_tabs(web_server: Server, tab: str, name: str) -> None:
+    web_server.show("fields", CONFIG)
+    shown = web_server.http.get(f"/web/trainer/tabs/{tab}").text
+    area = re.search(rf'<textarea[^>]*\bname="{name}"[^>]*>(.*?)</textarea>', shown, re.DOTALL)
+    assert area is not None and json.loads(html.unescape(area.group(1))) == CONFIG[name]
+    found = web_server.http.get("/web/trainer/search", params={"q": name}).json()["results"]["fields"]
+    assert name in {item["name"] for item in found}
+
+
+def test_web_ui_has_no_tab_of_its_own_and_says_which_saves_to_refuse(web_server: Server) -> None:
     page = web_server.http.get("/web/trainer").text
-    assert 'data-tab="gh200"' in page and "X-GH200-On-Disk" in page
-    tab = web_server.http.get("/web/trainer/tabs/gh200").text
-    assert 'data-gh200-key="target_effective_batch_size"' in tab and 'name="--gh200_optimizations"' in tab
-    found = web_server.http.get("/web/trainer/search", params={"q": "gh200"}).json()["results"]
-    assert found["tabs"][0]["name"] == "gh200" and "gh200_optimizations" in {item["name"] for item in found["fields"]}
+    assert 'data-tab="gh200"' not in page and "X-GH200-On-Disk" in page
+    assert web_server.http.get("/web/trainer/tabs/gh200").status_code == 404
+
+
+def test_web_ui_page_of_the_run(web_server: Server) -> None:
+    web_server.show("run", CONFIG)
+    assert "data-gh200-live" in web_server.http.get("/gh200").text
+    told = web_server.http.get("/gh200/live").json()
+    assert told["planned"][0] == [0, 1] and told["planned"][-1][1] == 4 and "no run yet" in told["nothing"]
 
 
 def test_web_ui_datasets_in_memory(web_server: Server) -> None:

@@ -36,8 +36,9 @@ def test_web_ui_job_from_the_page_carries_everything_and_is_watched(
     web_server.show("job", job)
     with opened(chromium, web_server) as browser:
         page = browser.page
-        page.wait_for_selector("[data-gh200-live] polyline")
         assert "Training Starting" in browser.press("runBtn", "#training-status")
+        page.goto(f"{browser.home}/gh200")
+        page.wait_for_selector("[data-gh200-live] polyline")
         page.wait_for_function(f"{STEP} > 0", timeout=LIMIT)
         first = page.evaluate(STEP)
         figures = page.inner_text("[data-gh200-figures]")

@@ -14,7 +14,7 @@ LIMIT = 120_000
 _UPSTREAMS = ("/api/sounds/", "Failed to update webhook config")
 _READY = "window.Alpine?.store('trainer')?.activeEnvironmentConfig != null"
 # Upstream does not hear what is typed in the moment after a tab has come.
-_FILLED = """document.querySelector('[data-gh200-text=gh200_optimizations]')?.value.includes('batch')
+_FILLED = """document.querySelector('textarea[name=gh200_optimizations]')?.value.includes('batch')
   && !Alpine.store('trainer')._suppressDirtyTracking"""
 
 _CLEAN = "(({ formDirty, _suppressDirtyTracking }) => !formDirty && !_suppressDirtyTracking)(Alpine.store('trainer'))"
@@ -49,25 +49,22 @@ class Browser:
         self.page.wait_for_function(_READY)
 
     def open_tab(self) -> None:
-        self.page.evaluate("document.querySelector('[data-tab=gh200]').click()")
+        self.page.evaluate("document.querySelector('[data-tab=hardware]').click()")
         self.wait_for_tab()
 
     def wait_for_tab(self) -> None:
         self.page.wait_for_function(_FILLED)
 
-    def text(self, name: str = "gh200_optimizations") -> str:
-        return f"[data-gh200-text={name}]"
+    def text(self) -> str:
+        return "textarea[name=gh200_optimizations]"
 
-    def block(self, name: str = "gh200_optimizations") -> Any:
-        return json.loads(self.page.input_value(self.text(name)))
+    def block(self) -> Any:
+        return json.loads(self.page.input_value(self.text()))
 
-    def control(self, key: str) -> str:
-        return f"#gh200-gh200_optimizations-{key}"
-
-    def enter(self, key: str, value: str) -> None:
-        """Types into a control and leaves it, as people do."""
-        self.page.fill(self.control(key), value)
-        self.page.press(self.control(key), "Tab")
+    def enter(self, block: Any) -> None:
+        """Types a block and leaves its field, as people do."""
+        self.page.fill(self.text(), block if isinstance(block, str) else json.dumps(block))
+        self.page.press(self.text(), "Tab")
 
     def save(self) -> int:
         """Presses Save, confirms, and says how the server answered; an answer is read when the page has shown it."""
@@ -89,30 +86,22 @@ class Browser:
         return told
 
     def juts_out(self) -> list[str]:
-        """Elements of our tab that do not fit the width of the window."""
+        """Elements of the page at /gh200 that do not fit the width of the window."""
         found: list[str] = self.page.evaluate(
-            """() => [...document.querySelectorAll("[data-gh200-tab] *")].filter((each) => {
+            """() => [...document.querySelectorAll("[data-gh200-live] *")].filter((each) => {
                  const box = each.getBoundingClientRect();
                  return box.width && (box.right > innerWidth + 1 || box.left < -1);
                }).map((each) => each.outerHTML.slice(0, 80))"""
         )
         return found
 
-    def colours(self, selector: str) -> tuple[str, str]:
-        found: list[str] = self.page.evaluate(
-            """(selector) => {
-                 const style = getComputedStyle(document.querySelector(selector));
-                 return [style.backgroundColor, style.color];
-               }""",
-            selector,
-        )
-        return found[0], found[1]
-
 
 @contextmanager
 def opened(chromium: Any, server: Server, width: int = 1280, tab: bool = True) -> Iterator[Browser]:
-    """A browser, most often with our tab open; at its end no error was shown and no other host was asked."""
+    """A browser, most often with the tab open that shows our settings; at its end no error was shown and no other host was asked."""
     context = chromium.new_context(viewport={"width": width, "height": 1000})
+    # Upstream's introduction lies over the fields of a tab until it is dismissed.
+    context.add_init_script("localStorage.setItem('st_hardware_hints', JSON.stringify({hero_dismissed: true}))")
     browser = Browser(context.new_page(), f"http://127.0.0.1:{server.port}")
     try:
         browser.open()

@@ -1,11 +1,8 @@
-"""Our part of the web UI without a server: blocks kept, controls from the models, templates changed by rule."""
+"""Our part of the web UI without a server: blocks kept, saves guarded, templates changed by rule."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,20 +12,17 @@ from fastapi import APIRouter, HTTPException
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jinja2 import DictLoader, Environment, TemplateNotFound
+from starlette.datastructures import FormData
 
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.settings.keys import BLOCK_KEYS
-from simpletuner.gh200.settings.schema import CacheConfig, Optimizations
+from simpletuner.gh200.settings.keys import BLOCK_KEYS, is_ours
 from simpletuner.gh200.telemetry.files import append, path_of
 from simpletuner.gh200.telemetry.record import Record, Window
-from simpletuner.gh200.web import page, rewriting
-from simpletuner.gh200.web.blocks import BrokenBlock, is_training_config, kept_of, parsed, settled, written
-from simpletuner.gh200.web.controls import controls
+from simpletuner.gh200.web.blocks import BrokenBlock, given_in, is_training_config, kept_of, parsed, settled, written
 from simpletuner.gh200.web.fields import register
 from simpletuner.gh200.web.live import live
-from simpletuner.gh200.web.page import Loader, Page
-from simpletuner.gh200.web.rewriting import TEMPLATES, rewritten
-from simpletuner.gh200.web.saving import check_save, completed_update
+from simpletuner.gh200.web.page import extend_page, rewritten
+from simpletuner.gh200.web.saving import check_save
 from simpletuner.gh200.web.server import ConfigFiles, DatasetPlan, _guard_saves
 
 TEXT = st.text('ab "{}[]\\,:é\n-', max_size=8)
@@ -45,9 +39,9 @@ def test_web_ui_a_form_of_a_config_gives_the_config_back(config: dict[str, Any])
     form = {key: json.dumps(value) for key, value in config.items()}
     assert settled(config, form) == (config, {})
     assert settled(config, {}) == (config, {})
-    assert written({f"--{key}": json.dumps(value) for key, value in config.items() if not isinstance(value, str)}) == {
-        f"--{key}": value for key, value in config.items() if not isinstance(value, str)
-    }
+    # Upstream has a key --data_backend of its own: the name of a file.
+    texts = {f"--{key}": text for key, text in form.items() if is_ours(key, text)}
+    assert written(texts) == {key: json.loads(text) for key, text in texts.items()}
 
 
 def test_web_ui_empty_removes_and_absent_keeps() -> None:
@@ -64,9 +58,14 @@ def test_web_ui_broken_text_is_told_and_never_taken(text: str) -> None:
         parsed("cache_config", text)
 
 
-def test_web_ui_keeps_what_is_misspelt_and_the_schema() -> None:
-    config = {"--gh200_optimisations": {"a": 1}, "$schema": "x.json", "lora_rank": 4, "webhook_config": [{"a": 1}]}
-    assert kept_of(config) == {"gh200_optimisations": {"a": 1}, "$schema": "x.json"}
+def test_web_ui_keeps_what_is_misspelt() -> None:
+    config = {"--gh200_optimisations": {"a": 1}, "lora_rank": 4, "webhook_config": [{"a": 1}]}
+    assert kept_of(config) == {"gh200_optimisations": {"a": 1}}
+
+
+def test_web_ui_what_an_open_tab_shows_is_what_a_form_says() -> None:
+    form = FormData([("--cache_config", "1"), ("cache_config", "2"), ("--gh200_mine", "3"), ("--lora_rank", "4")])
+    assert given_in(form, {"gh200_mine": {}}) == {"cache_config": "2", "gh200_mine": "3"}
 
 
 def test_web_ui_tells_training_configs_from_files_of_datasets() -> None:
@@ -96,7 +95,7 @@ class Store:
 
 
 def saving(store: Store, **form: str) -> None:
-    check_save(form, SimpleNamespace(get_config_store=lambda: store))
+    check_save(FormData(form), SimpleNamespace(get_config_store=lambda: store))
 
 
 def test_web_ui_refuses_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -> None:
@@ -125,38 +124,19 @@ def test_web_ui_refuses_a_save_into_another_config(tmp_path: Path) -> None:
         saving(store, gh200_seen=json.dumps({"name": "../hostile", "config": {}}))
 
 
-def test_web_ui_update_keeps_and_null_removes(tmp_path: Path) -> None:
-    store = Store(tmp_path / "mine.json")
-    store.path.write_text(json.dumps({"cache_config": {"a": 1}, "datasets": [{"id": "x"}]}))
-    assert completed_update(store, "mine", {"--lora_rank": 4}) == {
-        "--lora_rank": 4, "cache_config": {"a": 1}, "datasets": [{"id": "x"}],
-    }  # fmt: skip
-    assert completed_update(store, "mine", {"cache_config": None, "datasets": "[]"}) == {"datasets": []}
-    assert completed_update(store, "mine", [1]) == [1]
-
-
-def test_web_ui_has_a_control_for_every_key_of_the_models() -> None:
-    made = {(control.block, control.key): control for group in controls().values() for control in group}
-    keys = {("cache_config", key) for key in CacheConfig.model_fields}
-    assert made.keys() == keys | {("gh200_optimizations", key) for key in Optimizations.model_fields}
-    ramp = made["gh200_optimizations", "target_effective_batch_size"]
-    assert (ramp.kind, ramp.least, ramp.whole) == ("number", 1, True)
-    assert made["cache_config", "vae_cache_type"].choices == ("disk", "unified_memory")
-    assert {made["cache_config", "preload"].kind, made["cache_config", "preload"].default} == {"switch", "true"}
-    assert all(control.help for control in made.values())
-
-
 def test_web_ui_fields_are_arguments_of_json() -> None:
     class Field(SimpleNamespace):
         pass
 
-    kinds = type("Type", (), {"TEXT_JSON": "text_json"})
+    kinds = type("Type", (), {"TEXT_JSON": "text_json", "TEXT": "text"})
     pattern = Field(field_type=kinds(), importance=type("Importance", (), {"ADVANCED": 1})())
     registry = SimpleNamespace(_fields={"first": pattern})
     registry._add_field = lambda field: registry._fields.__setitem__(field.name, field)
     register(registry)
     made = {name: field for name, field in registry._fields.items() if name != "first"}
-    assert made.keys() == {"$schema", *BLOCK_KEYS} and {field.field_type for field in made.values()} == {"text_json"}
+    assert {name: field.field_type for name, field in made.items()} == {
+        "$schema": "text", **dict.fromkeys(BLOCK_KEYS, "text_json"),
+    }  # fmt: skip
     assert {name: field.arg_name for name, field in made.items()} == {
         "$schema": None, **{key: f"--{key}" for key in BLOCK_KEYS},
     }  # fmt: skip
@@ -167,71 +147,13 @@ def test_web_ui_page_gets_one_script_more(caplog: pytest.LogCaptureFixture) -> N
     changed = rewritten("base_htmx.html", source)
     assert changed.count("<script>") == 1 and changed.endswith("{{ a }}</head> a.type === 'local'")
     assert rewritten("other.html", "<head>") == "<head>"
-    page = (
-        Environment(loader=Loader(DictLoader({"base_htmx.html": source}))).get_template("base_htmx.html").render(a="&")
-    )
+    environment = Environment(loader=DictLoader({"base_htmx.html": source}))
+    extend_page(environment)
+    page = environment.get_template("base_htmx.html").render(a="&")
+    with pytest.raises(TemplateNotFound):
+        environment.get_template("missing.html")
     assert "gh200_seen" in page and "GH200_KEYS" not in page
     assert rewritten("base_htmx.html", "<HEAD>") == "<HEAD>" and "has no <head>" in caplog.text
-
-
-def test_web_ui_loader_has_our_templates_and_no_others() -> None:
-    environment = Environment(loader=Loader(DictLoader({"a.html": "x"})))
-    assert environment.get_template("a.html").render() == "x"
-    assert {"a.html", "gh200_tab.html"} <= set(environment.list_templates())
-    for name in ("gh200_missing.html", "gh200_/../../page.py"):
-        with pytest.raises(TemplateNotFound):
-            environment.get_template(name)
-    assert (TEMPLATES / "gh200_tab.html").is_file()
-
-
-@dataclass
-class Tab:
-    """A tab as upstream describes it."""
-
-    id: str
-    title: str
-    icon: str
-    template: str
-    description: str
-    extra_context_handler: Any
-
-
-class Tabs:
-    """A tab service as upstream's: it renders a template it is told of."""
-
-    def __init__(self, templates: dict[str, str]) -> None:
-        self.templates = SimpleNamespace(env=Environment(loader=DictLoader(templates)))
-        self._tab_configs = {"basic": Tab("basic", "Basic", "", "basic.html", "", None)}
-
-    def get_tab_config(self, tab_name: str) -> Any:
-        return self._tab_configs[tab_name]
-
-    def get_all_tabs(self) -> list[dict[str, Any]]:
-        return [{"name": name} for name in self._tab_configs]
-
-    async def render_tab(self, request: Any, tab_name: str, fields: Any, config_values: Any, **more: Any) -> str:
-        return self.templates.env.get_template(self.get_tab_config(tab_name).template).render(gh200_controls={})
-
-
-@pytest.fixture
-def no_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A fork whose folder of templates is empty."""
-    for module in (page, rewriting):
-        monkeypatch.setattr(module, "TEMPLATES", tmp_path)
-    rewriting._script.cache_clear()
-    yield
-    rewriting._script.cache_clear()
-
-
-@pytest.mark.usefixtures("no_templates")
-def test_web_ui_without_our_templates_the_page_is_upstreams(caplog: pytest.LogCaptureFixture) -> None:
-    source = "<head></head> a.type === 'local'"
-    tabs = Page(APIRouter()).take(Tabs({"basic.html": "basic", "base_htmx.html": source}))
-    assert asyncio.run(tabs.render_tab(None, "basic", [], {})) == "basic"
-    answer = asyncio.run(tabs.render_tab(None, "gh200", [], {})).body.decode()
-    assert "gh200_tab.html" in answer and "is missing" in answer and "Your settings are kept" in answer
-    assert tabs.templates.env.get_template("base_htmx.html").render() == source, "no call of a script that is not there"
-    assert "page.js" in caplog.text and "Build the fork again" in caplog.text
 
 
 class Files(Store):
@@ -270,6 +192,9 @@ def test_web_ui_a_save_that_fails_leaves_the_config_as_it_was(tmp_path: Path) ->
     store.save_trainer_config("new", {"a": 1})
     store.save_config("text", {"cache_config": '{"a": 1}'})
     assert json.loads((tmp_path / "configs" / "text.json").read_text()) == {"cache_config": {"a": 1}}
+    with pytest.raises(HTTPException, match="cache_config is not JSON"):
+        store.save_config("broken", {"cache_config": '{"a": '})
+    assert not (tmp_path / "configs" / "broken.json").exists()
 
 
 def test_web_ui_save_stays_in_the_folder_of_configs(tmp_path: Path) -> None:
@@ -328,5 +253,5 @@ def test_web_ui_live_tells_the_run_and_the_ramp(tmp_path: Path) -> None:
     append(path_of(tmp_path, 0), record.line())
     told = live(config, {})
     assert told["schedule"] == [(0, 1), (3, 2)] and told["ranks"]["0"]["step"] == 3
-    assert live({}, {})["nothing"] and live(None, {})["planned"] is None
+    assert live({}, {})["nothing"] and live({}, {})["planned"] is None
     json.dumps(told)

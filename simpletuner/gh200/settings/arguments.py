@@ -18,10 +18,9 @@ from ..errors import ConfigFileError, RejectedConfig, stop
 from ..state import StateHooks
 from .blocks import blocks_of, loaded_values, others_of
 from .config_file import config_path, read_config_file, split_config_flag
-from .dataset_file import entries_of_file
 from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, decoded, is_ours, looks_like_json, plain_key
 from .problems import Problem, SettingsError, nearest
-from .sources import read_settings
+from .sources import read_config_settings
 
 # One argument may have 131,072 bytes on Linux; what is longer travels by file.
 LONGEST_ARGUMENT = 100_000
@@ -37,7 +36,7 @@ def config_arguments(mapping: Mapping[str, object], words: list[str]) -> list[st
     config = {key: value for key, value in others_of(mapping).items() if value is not None and not callable(value)}
     config |= blocks
     if blocks:
-        read_settings(config, os.environ, dataset_file=entries_of_file(config.get(DATASETS_FILE_KEY)))
+        read_config_settings(config, os.environ)
         words = [word for word in words if plain_key(word.partition("=")[0]) not in blocks]
         words += [f"--{name}={_sendable(value)}" for name, value in blocks.items()]
     StateHooks.remember_arguments(words, config)
@@ -113,12 +112,9 @@ def whole_words(words: Sequence[str]) -> list[str]:
             value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
         value = _rejoined(value, waiting)
         # SimpleTuner accepts `--data_backend FILE` as a short form of its own key.
-        whole.append(f"--{name if _is_block(name, value) else DATASETS_FILE_KEY}={value}")
+        block = is_ours(name, value) or value.startswith("@")
+        whole.append(f"--{name if block else DATASETS_FILE_KEY}={value}")
     return whole
-
-
-def _is_block(name: str, value: str) -> bool:
-    return is_ours(name, value) or value.startswith("@")
 
 
 def _rejoined(value: str, waiting: list[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..errors import ConfigFileError
-from .keys import plain_key
+from .keys import plain_key, unique_keys
 
 FLAG = "--config"
 _FIX = "name a .json or .toml training config with --config FILE"
@@ -49,30 +49,25 @@ def read_config_file(path: Path) -> dict[str, object]:
         )
     try:
         text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ConfigFileError(
-            "The file given with --config cannot be read.", where=str(path), why=why, fix=_FIX
-        ) from error
-    except UnicodeDecodeError as error:
-        why = f"not UTF-8 text: {error.reason} at byte {error.start}"
-        raise ConfigFileError(
-            "The file given with --config is not text.", where=str(path), why=why, fix=_FIX
-        ) from error
-    if not text.strip():
-        raise ConfigFileError("The file given with --config is empty.", where=str(path), fix=_FIX)
-    try:
+        if not text.strip():
+            raise _unusable(path, "is empty")
         config = parse(text)
+    except OSError as error:
+        raise _unusable(path, "cannot be read", error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _unusable(path, "is not text", f"not UTF-8 text: {error.reason} at byte {error.start}") from error
     except (ValueError, RecursionError) as error:
         why = str(error) or type(error).__name__
-        what = "The file given with --config cannot be parsed."
-        raise ConfigFileError(
-            what, where=str(path), why=why, fix="correct the file; nothing else is loaded instead"
-        ) from error
+        fix = "correct the file; nothing else is loaded instead"
+        raise _unusable(path, "cannot be parsed", why, fix) from error
     if not isinstance(config, dict):
         why = f"its top level is a {type(config).__name__}, not a block of keys"
-        raise ConfigFileError("The file given with --config is no training config.", where=str(path), why=why, fix=_FIX)
+        raise _unusable(path, "is no training config", why)
     return _one_spelling_per_key(config, path)
+
+
+def _unusable(path: Path, what: str, why: str = "", fix: str = _FIX) -> ConfigFileError:
+    return ConfigFileError(f"The file given with --config {what}.", where=str(path), why=why, fix=fix)
 
 
 def _one_spelling_per_key(config: dict[str, object], path: Path) -> dict[str, object]:
@@ -86,18 +81,8 @@ def _one_spelling_per_key(config: dict[str, object], path: Path) -> dict[str, ob
     return config
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # json keeps the last of two equal keys, so one of the operator's two lines would be lost without a word.
-    mapping: dict[str, object] = {}
-    for key, value in pairs:
-        if key in mapping:
-            raise ValueError(f'the key "{key}" is given twice')
-        mapping[key] = value
-    return mapping
-
-
 def _json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=_unique)
+    return json.loads(text, object_pairs_hook=unique_keys)
 
 
 def _toml(text: str) -> object:

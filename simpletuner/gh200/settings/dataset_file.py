@@ -35,10 +35,10 @@ class DatasetReader:
         inline = self._inline(raw)
         if inline is not None:
             self._check_inline(inline, raw)
-        for index, entry in enumerate(dataset_file or ()):
-            if isinstance(entry, Mapping):
-                self._check_in_memory(entry, join_path(DATASETS_FILE_KEY, index))
-        self._check_ids_of_file([entry for entry in dataset_file or () if isinstance(entry, Mapping)])
+        in_file = {index: entry for index, entry in enumerate(dataset_file or ()) if isinstance(entry, Mapping)}
+        for index, entry in in_file.items():
+            self._check_in_memory(entry, join_path(DATASETS_FILE_KEY, index))
+        self._check_ids_of_file(list(in_file.values()))
 
     def _inline(self, raw: Mapping[str, object]) -> list[object] | None:
         datasets, older = raw.get("datasets"), raw.get("data_backend")
@@ -58,9 +58,7 @@ class DatasetReader:
 
     def _older_spelling(self, entry: object) -> list[object] | None:
         if not isinstance(entry, Mapping):
-            self.problems.append(
-                Problem("data_backend", f"must be a block of keys (a JSON object); got {shown(entry)}")
-            )
+            self._no_block("data_backend", entry)
             return None
         if entry.get("type") != IN_MEMORY:
             text = f'must be "{IN_MEMORY}"; got {shown(entry.get("type"))}. Other datasets belong in "datasets"'
@@ -79,11 +77,14 @@ class DatasetReader:
         for index, entry in enumerate(entries):
             path = join_path(key, index) if key == "datasets" else key
             if not isinstance(entry, Mapping):
-                self.problems.append(Problem(path, f"must be a block of keys (a JSON object); got {shown(entry)}"))
+                self._no_block(path, entry)
                 continue
             self._check_id(entry, path, seen)
             self._check_in_memory(entry, path)
         self.inline_json = json.dumps(entries, indent=1, ensure_ascii=True)
+
+    def _no_block(self, path: str, entry: object) -> None:
+        self.problems.append(Problem(path, f"must be a block of keys (a JSON object); got {shown(entry)}"))
 
     def _check_id(self, entry: Mapping[str, object], path: str, seen: dict[str, str]) -> None:
         name = entry.get("id")

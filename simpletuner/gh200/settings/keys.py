@@ -59,3 +59,13 @@ def decoded(text: str) -> object:
         except (ValueError, RecursionError):
             continue
     return text
+
+
+def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """For `json.loads`, which keeps the last of two equal keys: one of the operator's two lines would be lost."""
+    mapping: dict[str, object] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f'the key "{key}" is given twice')
+        mapping[key] = value
+    return mapping

@@ -74,7 +74,9 @@ class _Reader:
         cache_model = self._validated(CacheConfig, CACHES, caches)
         ramp_model = self._validated(Optimizations, OPTIMIZATIONS, optimizations)
         if ramp_model is not None:
-            self._check_ramp(ramp_model)
+            problems, notes = check_ramp(ramp_model, OPTIMIZATIONS)
+            self.problems += problems
+            self.notes += notes
         datasets = DatasetReader(self.raw, self.dataset_file)
         self.problems += datasets.problems
         self.notes += datasets.notes
@@ -198,11 +200,6 @@ class _Reader:
             found = problems_of(error, model, where)
             self.problems += [replace(problem, path=self.written.get(problem.path, problem.path)) for problem in found]
             return None
-
-    def _check_ramp(self, block: Optimizations) -> None:
-        problems, notes = check_ramp(block, OPTIMIZATIONS)
-        self.problems += problems
-        self.notes += notes
 
     def _complete_origins(self) -> dict[str, str]:
         paths = [join_path(name, key) for name, model in _MODELS.items() for key in model.model_fields]

@@ -11,7 +11,7 @@ from fastapi import HTTPException
 from fastapi.responses import FileResponse
 
 ROOT = Path(__file__).resolve().parents[3]
-ADDRESS = "/web/gh200/assets"
+ADDRESS = "/gh200/assets"
 # Where upstream's page loads its packages from.
 _ELSEWHERE = {
     "https://cdn.jsdelivr.net/npm/bootstrap@5.3.8/": "bootstrap",
@@ -51,10 +51,6 @@ def from_this_machine(source: str, place: Path | None) -> str:
     for link in _CONNECTIONS:
         source = source.replace(link, "")
     return source
-
-
-def add_route(router: Any) -> None:
-    router.add_api_route("/gh200/assets/{path:path}", asset, include_in_schema=False)
 
 
 def asset(path: str) -> FileResponse:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import GH200Error
-from ..settings.keys import BLOCK_KEYS, SCHEMA_KEY, decoded, is_misspelt_block, plain_key
+from ..settings.keys import BLOCK_KEYS, decoded, is_misspelt_block, is_ours, plain_key, unique_keys
 
-KEPT_KEYS = BLOCK_KEYS | {SCHEMA_KEY}
 # Keys of a training config that no file of datasets has.
 _TRAINING_KEYS = frozenset(
     {"model_family", "model_type", "output_dir", "pretrained_model_name_or_path", "cache_config", "gh200_optimizations"}
@@ -21,11 +20,11 @@ class BrokenBlock(GH200Error):
 
 
 def kept_of(config: object) -> dict[str, Any]:
-    """The keys of a config that upstream's save would drop and that are the fork's, under their plain names."""
+    """The blocks of a config, misspelt ones too, which upstream's save would drop, under their plain names."""
     if not isinstance(config, Mapping):
         return {}
     named = ((plain_key(key), value) for key, value in config.items())
-    return {name: value for name, value in named if name in KEPT_KEYS or is_misspelt_block(name, value)}
+    return {name: value for name, value in named if name in BLOCK_KEYS or is_misspelt_block(name, value)}
 
 
 def is_training_config(data: object) -> bool:
@@ -33,19 +32,14 @@ def is_training_config(data: object) -> bool:
     if not isinstance(data, Mapping):
         return False
     inner = data.get("config")
-    names = {plain_key(key) for key in data} | (
-        {plain_key(key) for key in inner} if isinstance(inner, Mapping) else set()
-    )
-    return bool(names & _TRAINING_KEYS)
+    names = {plain_key(key) for key in (*data, *(inner if isinstance(inner, Mapping) else ()))}
+    return not _TRAINING_KEYS.isdisjoint(names)
 
 
 def parsed(name: str, text: str) -> Any:
-    """The JSON a form has for a key; `$schema` is plain text."""
-    if name == SCHEMA_KEY:
-        value = decoded(text)
-        return value if isinstance(value, str) else text
+    """The JSON that a form has for a block."""
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_key_twice)
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique_keys)
     except RecursionError:
         why = "it is nested too deeply"
     except json.JSONDecodeError as error:
@@ -62,31 +56,26 @@ def settled(on_disk: Mapping[str, Any], form: Mapping[str, Any]) -> tuple[dict[s
     """
     values, broken = dict(on_disk), {}
     for name, given in form.items():
-        if not isinstance(given, str):
-            values[name] = given
-        elif not given.strip():
+        if not given.strip():
             values.pop(name, None)
-        else:
-            try:
-                value = parsed(name, given)
-            except BrokenBlock as error:
-                if given != on_disk.get(name):
-                    broken[name] = error
-                continue
-            if name not in on_disk or value != _meaning(on_disk[name]):
-                values[name] = value
+            continue
+        try:
+            value = parsed(name, given)
+        except BrokenBlock as error:
+            if given != on_disk.get(name):
+                broken[name] = error
+            continue
+        before = on_disk.get(name)
+        # A page writes 1.0 as 1: what means the same stays as the file has it.
+        if name not in on_disk or value != (decoded(before) if isinstance(before, str) else before):
+            values[name] = value
     return values, broken
 
 
-def given_in(form: Any, on_disk: Mapping[str, Any]) -> dict[str, Any]:
-    """Our keys in a submitted form, with or without dashes; of several values the last that says something."""
-    found: dict[str, Any] = {}
-    for key in form:
-        name = plain_key(key)
-        if name in KEPT_KEYS or name in on_disk:
-            values = form.getlist(key) if hasattr(form, "getlist") else form[key]
-            found[name] = _last(values) if isinstance(values, list | tuple) else values
-    return {name: value for name, value in found.items() if value is not None}
+def given_in(form: Any, on_disk: Mapping[str, Any]) -> dict[str, str]:
+    """Our keys in a submitted form. Without dashes it is what the open tab shows, with them what the page remembers."""
+    names = {plain_key(key) for key in form} & {*BLOCK_KEYS, *on_disk}
+    return {name: str(form[name] if name in form else form[f"--{name}"]) for name in names}
 
 
 def written(config: Any) -> Any:
@@ -95,31 +84,13 @@ def written(config: Any) -> Any:
         return config
     result = {}
     for key, value in config.items():
-        if plain_key(key) in BLOCK_KEYS and isinstance(value, str):
-            value = _meaning(value)
-            if value is None or (isinstance(value, str) and not value.strip()):
+        if isinstance(value, str) and is_ours(key, value):
+            if not value.strip():
                 continue
+            value = parsed(plain_key(key), value)
         result[key] = value
     return result
 
 
-def _meaning(value: Any) -> Any:
-    return decoded(value) if isinstance(value, str) else value
-
-
-def _last(values: list[Any] | tuple[Any, ...]) -> Any:
-    texts = [value for value in values if value not in (None, "")]
-    return texts[-1] if texts else ""
-
-
 def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON number")
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f'the key "{twice}" stands there twice')
-    return result

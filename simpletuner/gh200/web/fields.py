@@ -2,35 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..settings.keys import SCHEMA_KEY
+from ..settings.keys import BLOCK_KEYS, SCHEMA_KEY
 from ..settings.schema import TrainingConfig
-from .blocks import KEPT_KEYS
 
-TAB = "gh200"
-SECTIONS = {"cache_config": "caches", "gh200_optimizations": "optimizations", "datasets": "datasets"}
-OLDER = "older_spellings"
+
+class _Place(NamedTuple):
+    """Where upstream's page shows a field; its advanced subsections are folded."""
+
+    label: str
+    tab: str
+    section: str
+    subsection: str | None = None
+
+
+_PLACES = {
+    "cache_config": _Place("Unified Memory Caches", "basic", "caching"),
+    "gh200_optimizations": _Place("GH200 Optimizations", "hardware", "hardware"),
+    "datasets": _Place("Inline Datasets", "basic", "training_data", "advanced"),
+    "data_backend": _Place("Inline Dataset (Older Spelling)", "basic", "training_data", "advanced"),
+    "use_gh200_trainer": _Place("Use GH200 Trainer (Older Spelling)", "hardware", "hardware", "advanced"),
+    "initial_effective_batch_size": _Place(
+        "Initial Effective Batch Size (Older Spelling)", "hardware", "hardware", "advanced"
+    ),
+}
 
 
 def register(registry: Any) -> None:
-    """Adds one field per key, all of JSON; the key that only editors read is no argument."""
+    """Adds one JSON field per block, and the key that only editors read, which is text and no argument."""
     pattern = next(iter(registry._fields.values()))
-    for order, name in enumerate(sorted(KEPT_KEYS, key=lambda name: (name not in SECTIONS, name))):
-        model = TrainingConfig.model_fields.get(name)
-        described = (model.description or "") if model else "Where an editor finds the schema of this file."
+    kinds, levels = type(pattern.field_type), type(pattern.importance)
+    for order, name in enumerate(sorted(BLOCK_KEYS), start=1000):
+        described = (TrainingConfig.model_fields[name].description or "").replace("`", "")
         registry._add_field(
             type(pattern)(
                 name=name,
-                arg_name=None if name == SCHEMA_KEY else f"--{name}",
-                ui_label=name if name != SCHEMA_KEY else "JSON schema",
-                field_type=type(pattern.field_type).TEXT_JSON,
-                tab=TAB,
-                section=SECTIONS.get(name, OLDER),
-                default_value=None,
-                help_text=described.replace("`", ""),
-                tooltip=f"GH200: {described}".replace("`", ""),
-                importance=type(pattern.importance).ADVANCED,
+                arg_name=f"--{name}",
+                ui_label=_PLACES[name].label,
+                field_type=kinds.TEXT_JSON,
+                tab=_PLACES[name].tab,
+                section=_PLACES[name].section,
+                subsection=_PLACES[name].subsection,
+                help_text=f"GH200: {described} JSON; every key is explained in docs/SETTINGS.md.",
+                importance=levels.ADVANCED,
                 order=order,
             )
         )
+    registry._add_field(
+        type(pattern)(
+            name=SCHEMA_KEY,
+            arg_name=None,
+            ui_label="JSON Schema",
+            field_type=kinds.TEXT,
+            tab="basic",
+            section="project",
+            subsection="advanced",
+            help_text="Where an editor finds the schema of this file.",
+            importance=levels.ADVANCED,
+            order=1000,
+        )
+    )

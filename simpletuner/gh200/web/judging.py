@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..preflight.check import preflight
 from ..preflight.start import asked_for
 from ..settings.blocks import loaded_values
-from ..settings.keys import BLOCK_KEYS, plain_key
+from ..settings.keys import is_ours, plain_key
 from .blocks import BrokenBlock, parsed
 from .live import processes_of
 
 
 def judged(result: Any, store: Any, config: Any) -> Any:
     """Upstream's verdict on a form, and ours; upstream puts the texts into its page as they are."""
-    errors, warnings = _verdict(store, config)
+    errors, warnings = broken_blocks(config), []
+    values = {} if errors else loaded_values(config)
+    if asked_for(values):
+        path = Path(store._get_config_path(store.get_active_config() or "default"))
+        report = preflight(path, values, processes_of(values), keys=False, read=False)
+        errors, warnings = report.problems, report.warnings
     result.errors += [html.escape(text, quote=False) for text in errors]
     result.warnings += [html.escape(text, quote=False) for text in warnings]
     return result
 
 
-def _verdict(store: Any, config: Any) -> tuple[list[str], list[str]]:
+def broken_blocks(config: Mapping[str, Any]) -> list[str]:
     broken = []
     for key, value in config.items():
-        name = plain_key(key)
-        if name in BLOCK_KEYS and name != "data_backend" and isinstance(value, str):
+        if isinstance(value, str) and is_ours(key, value):
             try:
-                parsed(name, value)
+                parsed(plain_key(key), value)
             except BrokenBlock as error:
                 broken.append(f"{error.what}: {error.why}")
-    if broken:
-        return broken, []
-    values = loaded_values(config)
-    if not asked_for(values):
-        return [], []
-    path = Path(store._get_config_path(store.get_active_config() or "default"))
-    report = preflight(path, values, processes_of(values), keys=False, read=False)
-    return report.problems, report.warnings
+    return broken

@@ -1,4 +1,4 @@
-"""What our tab shows of a run while it trains: its telemetry as its ranks wrote it, and the ramp of the config."""
+"""The page at /gh200: a run while it trains, by the telemetry of its ranks, and the ramp of the active config."""
 
 from __future__ import annotations
 
@@ -7,14 +7,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter, Depends
+from fastapi.responses import FileResponse
+
 from ..preflight.judging import judge_config, judge_ramp
 from ..settings.blocks import loaded_values
 from ..telemetry.reader import NoTelemetry, read_folder
+from .assets import ADDRESS, asset
+from .page import TEMPLATES
+from .saving import loaded
 
 
-def live(config: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """`config` is the one the page shows; the run is the newest in its output folder."""
-    values = loaded_values(config or {})
+def routes(training: Any) -> APIRouter:
+    """`training` is upstream's module of routes: it knows who is logged in, and which config is the active one."""
+    router = APIRouter(include_in_schema=False)
+    login = [Depends(training.get_current_user)]
+
+    def page() -> FileResponse:
+        return FileResponse(TEMPLATES / "live.html")
+
+    def figures() -> dict[str, Any]:
+        store = training.training_service.get_config_store()
+        return live(loaded(store, store.get_active_config() or "default"))
+
+    router.add_api_route(f"{ADDRESS}/{{path:path}}", asset)
+    router.add_api_route("/gh200", page, dependencies=login)
+    router.add_api_route("/gh200/live", figures, dependencies=login)
+    return router
+
+
+def live(config: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The run is the newest in the output folder of the config."""
+    values = loaded_values(config)
     told: dict[str, Any] = {"planned": planned_schedule(values, environ)}
     folder = values.get("output_dir")
     if not folder:

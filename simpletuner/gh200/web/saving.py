@@ -7,15 +7,15 @@ import html
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fastapi import HTTPException
 
-from ..settings.keys import SCHEMA_KEY, plain_key
-from .blocks import given_in, kept_of, settled
+from ..settings.keys import plain_key
+from .blocks import BrokenBlock, given_in, kept_of, settled, written
 
 # Sent along by our script: the config as the page got it, and the state of the file that it was told to replace.
 SEEN, REPLACES = "gh200_seen", "gh200_replaces"
@@ -25,7 +25,7 @@ _SHOWN_KEYS = 8
 
 def completed_bundle(bundle: Any, form: Any) -> Any:
     """Upstream's result of a form, with our keys as form and file have them."""
-    on_disk = kept_of(_loaded(bundle.store, bundle.active_config))
+    on_disk = kept_of(loaded(bundle.store, bundle.active_config))
     given = given_in(form, on_disk)
     values, broken = settled(on_disk, given)
     for config in (bundle.complete_config, bundle.config_dict, bundle.save_config):
@@ -35,22 +35,16 @@ def completed_bundle(bundle: Any, form: Any) -> Any:
     bundle.save_config.update(values)
     # What cannot be read goes on as the text it is: validation names its place.
     started = {**values, **{name: given[name] for name in broken}}
-    started.pop(SCHEMA_KEY, None)
     bundle.complete_config.update({f"--{name}": value for name, value in started.items()})
     return bundle
 
 
-def completed_update(store: Any, name: str, config: Any) -> Any:
-    """A config sent whole by a page that shows a part of it: our keys that it leaves out stay as they are."""
-    if store.config_type != "model" or not isinstance(config, Mapping):
-        return config
-    on_disk = kept_of(_loaded(store, name))
-    values, broken = settled(on_disk, {key: value for key, value in kept_of(config).items() if value is not None})
-    if broken:
-        raise _refusal(422, _told(broken))
-    emptied = {key for key, value in kept_of(config).items() if value is None}
-    rest = {key: value for key, value in config.items() if plain_key(key) not in {*on_disk, *values, *emptied}}
-    return {**rest, **{key: value for key, value in values.items() if key not in emptied}}
+def readable(config: Any) -> Any:
+    """A config that is to be written whole, its blocks as blocks."""
+    try:
+        return written(config)
+    except BrokenBlock as error:
+        raise _refusal(422, _told([error])) from error
 
 
 def check_inside(store: Any, path: Path) -> None:
@@ -69,7 +63,7 @@ def check_save(form: Any, service: Any) -> None:
     ours = kept_of(on_disk)
     broken = settled(ours, given_in(form, ours))[1]
     if broken:
-        raise _refusal(422, _told(broken))
+        raise _refusal(422, _told(broken.values()))
     seen = _seen(form)
     if seen is not None:
         _refuse_unseen(seen, name, on_disk, path, str(form.get(REPLACES) or ""))
@@ -113,7 +107,7 @@ def _readable(store: Any, name: str, path: Path) -> Any:
         ) from error
 
 
-def _loaded(store: Any, name: str) -> Any:
+def loaded(store: Any, name: str) -> Any:
     try:
         return store.load_config(name)[0]
     except (OSError, ValueError, AttributeError):
@@ -123,8 +117,7 @@ def _loaded(store: Any, name: str) -> Any:
 def _seen(form: Any) -> Mapping[str, Any] | None:
     """What the page got when it asked for the config; None for clients without our script."""
     try:
-        parts = form.getlist(SEEN) if hasattr(form, "getlist") else [form.get(SEEN)]
-        seen = json.loads("".join(str(part or "") for part in parts) or "null")
+        seen = json.loads("".join(form.getlist(SEEN)) or "null")
     except (ValueError, RecursionError):
         return None
     return seen if isinstance(seen, Mapping) else None
@@ -156,5 +149,5 @@ def _refusal(status: int, told: str, headers: dict[str, str] | None = None) -> H
     return HTTPException(status, detail=html.escape(told, quote=False), headers=headers)
 
 
-def _told(broken: Mapping[str, Any]) -> str:
-    return "Nothing was saved. " + " ".join(f"{error.what}: {error.why}." for error in broken.values())
+def _told(broken: Iterable[BrokenBlock]) -> str:
+    return "Nothing was saved. " + " ".join(f"{error.what}: {error.why}." for error in broken)

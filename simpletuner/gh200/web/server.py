@@ -16,9 +16,11 @@ from ..errors import GH200Error
 from ..own_files import write_whole
 from ..settings.dataset_file import IN_MEMORY
 from ..stand_in import StandIn, instead
-from .blocks import is_training_config, written
+from .blocks import is_training_config
 from .judging import judged
-from .saving import check_inside, check_save, completed_bundle, completed_update
+from .live import routes
+from .page import extend_page
+from .saving import check_inside, check_save, completed_bundle, readable
 
 _logger = logging.getLogger("gh200.web")
 
@@ -28,13 +30,14 @@ _SAVE = "/api/training/config"
 _UNFINISHED = ".saving"
 
 
-def extend_server() -> None:
+def extend_server(environment: Any, router: Any) -> None:
     """Once, when the routes of the page are made and before the server has any."""
     training: Any = import_module("simpletuner.simpletuner_sdk.server.routes.training")
-    configs: Any = import_module("simpletuner.simpletuner_sdk.server.services.configs_service").CONFIGS_SERVICE
     Forms().take_over(training.training_service)
-    Updates(configs).take_over(configs)
     _guard_saves(training)
+    extend_page(environment)
+    # As they are: what is added by upstream's own router lies below its /web.
+    router.routes += routes(training).routes
 
 
 def _guard_saves(training: Any) -> None:
@@ -77,24 +80,6 @@ class Forms(StandIn):
         return judged(result, store, complete_config)
 
 
-class Updates(StandIn):
-    """A page sends the part of a config it shows; the rest of ours stays."""
-
-    upstream_class = "ConfigsService"
-    feature = "the web UI"
-
-    def __init__(self, service: Any) -> None:
-        super().__init__()
-        self.service = service
-
-    @instead
-    def update_config(self, name: str, config: Any, *args: Any, config_type: str = "model", **options: Any) -> Any:
-        if config_type == "model":
-            valid = self.service._validate_config_name(name)
-            config = completed_update(self.service._get_store(config_type), valid, config)
-        return self.upstream.update_config(name, config, *args, config_type=config_type, **options)
-
-
 class ConfigFiles(StandIn):
     """The configs of one directory: names stay in it, blocks are never text, inline datasets make no dataset file."""
 
@@ -108,7 +93,7 @@ class ConfigFiles(StandIn):
     @instead
     def save_config(self, name: str, config: Any, *args: Any, **options: Any) -> Any:
         self._check_name(name)
-        return self.upstream.save_config(name, written(config), *args, **options)
+        return self.upstream.save_config(name, readable(config), *args, **options)
 
     @instead
     def save_trainer_config(self, name: str, config: Any, overwrite: bool = False) -> None:
@@ -136,7 +121,9 @@ class ConfigFiles(StandIn):
         missing = [
             path.stem
             for path in sorted(Path(self.store.config_dir).glob("*.json"))
-            if path.stem not in known and _has_inline_datasets(_content(path))
+            if path.stem not in known
+            and is_training_config(data := _content(path))
+            and isinstance(data.get("datasets"), list)
         ]
         return listed + [entry for name in missing if (entry := self._entry(name)) is not None]
 
@@ -186,7 +173,3 @@ def _content(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _has_inline_datasets(data: Any) -> bool:
-    return is_training_config(data) and isinstance(data.get("datasets"), list)
