@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.caches.sites import attach_cache_tier, known_finite
+from simpletuner.gh200.caches.registered import CacheKind
+from simpletuner.gh200.caches.sites import known_finite, placed_latent
 from simpletuner.gh200.caches.store import CacheStore
-from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.memory.process import process_memory
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 
-from ..memory_run import begin_memory_run
-from .peers import in_tmpfs, local_backend
+from ..memory_run import begin_memory_run, store
+from .peers import in_tmpfs, local_backend, local_class, tiered_backend
 from .result import BenchSettings, Ratio, Result, Series, in_turn, over
 
 CHANNELS = 16
@@ -56,12 +56,6 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     yield Ratio("memory over payload, entries of 4 KB", (memory_of_a_process("SMALL", 20_000),))
 
 
-def _with_tier(dataset_type: str) -> Any:
-    backend = local_backend()
-    attach_cache_tier(backend, dataset_type)
-    return backend
-
-
 def text_entry() -> dict[str, Any]:
     """The shape of an SDXL text embedding: what is read with every latent."""
     embeds = {"prompt_embeds": torch.randn(1, 77, 2048).bfloat16(), "add_text_embeds": torch.randn(1, 1280).bfloat16()}
@@ -73,7 +67,7 @@ def reads(folder: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
     for side in sides:
         entries = [torch.randn(CHANNELS, side, side).bfloat16() for _ in range(BATCH)]
         files = _saved(folder / f"side{side}", entries)
-        taken = _read_in_turn(files, "image", rounds)
+        taken = _read_in_turn(files, "vae", rounds)
         for peer, values in taken.items():
             costs.setdefault(peer, {})[entries[0].nbytes] = values
         if entries[0].shape == LATENT:
@@ -81,7 +75,7 @@ def reads(folder: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
                 "latent read, 512 KB, times as fast as upstream", over(taken["upstream local"], taken["unified"]), 100
             )
             yield collate_ratio(files, rounds)
-    taken = _read_in_turn(_saved(folder / "text", [text_entry() for _ in range(BATCH)]), "text_embeds", rounds)
+    taken = _read_in_turn(_saved(folder / "text", [text_entry() for _ in range(BATCH)]), "text", rounds)
     yield Ratio("text embed read, 310 KB, times as fast as upstream", over(taken["upstream local"], taken["unified"]))
     yield Series("read of one cached latent", "bytes per entry", costs)
 
@@ -93,10 +87,10 @@ def _saved(folder: Path, entries: Sequence[Any]) -> Path:
     return folder
 
 
-def _read_in_turn(files: Path, dataset_type: str, rounds: int) -> dict[str, list[float]]:
+def _read_in_turn(files: Path, kind: CacheKind, rounds: int) -> dict[str, list[float]]:
     """Microseconds of one read, for every way to keep the same entries."""
     plain = local_backend()
-    tier = _with_tier(dataset_type)
+    tier = tiered_backend(store(), kind, local_class())
     paths = sorted(str(path) for path in files.iterdir())
     held = {path: plain.torch_load(path) for path in paths}
     with in_tmpfs(files) as copy:
@@ -118,12 +112,12 @@ def _read_all(load: Load, paths: list[str], times: int) -> None:
 
 def collate_ratio(files: Path, rounds: int) -> Ratio:
     plain = local_backend()
-    tier = _with_tier("image")
+    tier = tiered_backend(store(), "vae", local_class())
     paths = sorted(str(path) for path in files.iterdir())
     with ThreadPoolExecutor() as pool:
         ways = {
             "upstream": partial(collate, plain.torch_load, lambda _: False, pool, paths),
-            "unified": partial(collate, tier.torch_load, known_finite, pool, paths),
+            "unified": partial(collate, lambda path: placed_latent(tier.torch_load(path)), known_finite, pool, paths),
         }
         if not torch.equal(ways["upstream"](), ways["unified"]()):
             raise AssertionError("the collated batches differ")
@@ -140,11 +134,15 @@ def collate(load: Load, finite: Callable[[Any], bool], pool: ThreadPoolExecutor,
     return torch.stack(latents)
 
 
-def _tier_of_made(shape: tuple[int, ...]) -> UnifiedCacheTier:
+def _tier_of_made(shape: tuple[int, ...]) -> Any:
     """Of entries made in memory: for counts that would need too many files."""
-    entry, backend = torch.ones(shape, dtype=torch.bfloat16), local_backend()
-    backend.type, backend.torch_load = "made", lambda path: entry.clone()
-    return UnifiedCacheTier(backend, CacheStore(OPTIONS), lambda path: "device")
+    entry = torch.ones(shape, dtype=torch.bfloat16)
+
+    class Made(local_class()):  # type: ignore[misc]
+        def torch_load(self, path: str) -> Any:
+            return entry.clone()
+
+    return tiered_backend(CacheStore(OPTIONS), "vae", Made)
 
 
 def growth(sizes: Sequence[int], rounds: int) -> Iterator[Result]:
@@ -152,7 +150,7 @@ def growth(sizes: Sequence[int], rounds: int) -> Iterator[Result]:
     stores: dict[tuple[str, int], tuple[Load, list[str]]] = {}
     for size in sizes:
         tier, plain = _tier_of_made(SMALL), {}
-        keys = [f"entry{n}" for n in range(size)]
+        keys = [f"/entry{n}" for n in range(size)]
         for key in keys:
             tier.torch_load(key)
             plain[key] = torch.ones(SMALL, dtype=torch.bfloat16)
@@ -189,9 +187,9 @@ def memory_of(shape: tuple[int, ...], count: int) -> float:
 
     begin_memory_run(OPTIONS)
     tier = _tier_of_made(shape)
-    tier.torch_load("first")
+    tier.torch_load("/first")
     before = resident()
-    payload: int = sum(tier.torch_load(f"entry{n}").nbytes for n in range(count))
+    payload: int = sum(tier.torch_load(f"/entry{n}").nbytes for n in range(count))
     return (resident() - before) / payload
 
 

@@ -11,13 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from simpletuner.gh200.caches.registered import CacheKind
+from simpletuner.gh200.caches.store import CacheStore
+from simpletuner.gh200.caches.tier import UnifiedCacheTier
+
 _TMPFS = Path("/dev/shm")
 
 
 class PlainLocal:
     """Opens, reads, unpickles: upstream's local backend without its bookkeeping."""
 
-    id, type = "bench", "local"
+    type = "local"
+
+    def __init__(self, accelerator: Any, id: str) -> None:
+        self.id = id
 
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:
@@ -29,13 +36,29 @@ class PlainLocal:
         return torch.load(io.BytesIO(self.read(path)), map_location="cpu", weights_only=True)
 
 
-def local_backend() -> Any:
+def local_class() -> type[Any]:
     try:
         from simpletuner.helpers.data_backend.local import LocalDataBackend
     except ImportError:
         print("No upstream here: `local` is a plain open, read and torch.load.")
-        return PlainLocal()
-    return LocalDataBackend(None, "bench")
+        return PlainLocal
+    found: type[Any] = LocalDataBackend
+    return found
+
+
+def local_backend() -> Any:
+    return local_class()(None, "bench")
+
+
+def tiered_backend(store: CacheStore, kind: CacheKind, below: type[Any]) -> Any:
+    """A backend of that class with the tier before it."""
+
+    class Tiered(UnifiedCacheTier, below):  # type: ignore[misc]
+        pass
+
+    tiered = Tiered(None, "bench")
+    tiered.hold_entries(store, kind)
+    return tiered
 
 
 class TmpfsCopy:

@@ -17,7 +17,6 @@ import torch
 
 from simpletuner.gh200.caches.preload import Preload, Source
 from simpletuner.gh200.caches.store import CacheStore
-from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.run import end
 
 from ..memory_run import begin_memory_run
@@ -26,7 +25,7 @@ from ..tiny.config import UNIFIED
 from ..tiny.lab import Lab
 from ..tiny.run import Run
 from .caches import LATENT, OPTIONS, REPEATED, text_entry
-from .peers import local_backend
+from .peers import local_backend, local_class, tiered_backend
 from .result import BenchSettings, Ratio, Result, in_turn, over
 
 ENTRIES = 1000
@@ -160,7 +159,7 @@ def _hit(paths: list[str], rounds: int) -> Ratio:
     preload = Preload(ahead, lambda: [source], shown=False)
     preload.training_begins()
     preload.done.wait()
-    tiers = [UnifiedCacheTier(local_backend(), store, lambda path: "device") for store in (ahead, today)]
+    tiers = [tiered_backend(store, "vae", local_class()) for store in (ahead, today)]
     for tier in tiers:
         _read_all(tier, some)
     taken = [[_read_all(tier, some) for tier in tiers] for _ in range(rounds)]

@@ -90,12 +90,6 @@ def known_finite(tensor: Any) -> bool:
     return known(tensor)
 
 
-def pinning_impossible(mps_available: bool) -> bool:
-    from .memory.pinning import pinning_impossible as impossible
-
-    return impossible(mps_available)
-
-
 def metadata_backend(backend: Any) -> Any:
     if StateHooks._gh200_run is None:
         return backend

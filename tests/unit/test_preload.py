@@ -22,11 +22,12 @@ from simpletuner.gh200.caches import preload as preload_module
 from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.caches import store as store_module
 from simpletuner.gh200.caches.arena import TensorArena
+from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.gpu_stand_in.stand_in import Machine
-from tests.unit.unified_lab import FolderBackend, tiered, unified
+from tests.unit.unified_lab import Folder, FolderBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -101,11 +102,8 @@ def test_preload_false_reads_nothing_ahead(tmp_path: Path) -> None:
     assert backend.loads[paths[0]] == 1 and caches()["disk_reads_in_training"] == 1 and "preload" not in caches()
 
 
-def test_preload_leaves_remote_and_switched_off_caches_alone(tmp_path: Path) -> None:
+def test_preload_leaves_switched_off_caches_alone(tmp_path: Path) -> None:
     filled(tmp_path / "cache", 3)
-    TextCache(tmp_path / "cache", FolderBackend(kind="aws"))
-    assert held().preload is None
-    begin_memory_run(unified(preload=True))
     begin_memory_run(CacheOptions(kinds=frozenset({"vae"}), hints=True))
     TextCache(tmp_path / "cache", FolderBackend())
     assert held().preload is None
@@ -276,9 +274,11 @@ def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> N
     reading.start()
     assert entered.wait(60)
     quiet = TextCache(tmp_path / "cache", FolderBackend())
-    preload = preload_module.Preload(store, lambda: [(quiet, quiet.backend, "host")], threads=2, shown=False)
+    source, waiting = (quiet, quiet.backend, "host"), threading.Event()
+    preload = preload_module.Preload(store, lambda: [source] if waiting.is_set() else [], threads=2, shown=False)
     # The reader that waits began before there was anybody to step back.
     with store.stepping_back():
+        waiting.set()
         preload.training_begins()
         assert not preload.done.wait(0.6) and preload.entries == 0
     go.set()
@@ -356,7 +356,7 @@ def test_warm_cache_what_is_written_is_held(tmp_path: Path, method: str, compres
     assert found["n"] == value["n"] and not backend.loads and caches()["counts"]["held_when_written"] == 1
 
 
-class PackingBackend(FolderBackend):
+class PackingFolder(Folder):
     """Compresses, as upstream does unless it is told not to."""
 
     compress_cache = True
@@ -376,7 +376,11 @@ class PackingBackend(FolderBackend):
         return torch.load(plain)
 
 
-class OtherWriter(FolderBackend):
+class PackingBackend(UnifiedCacheTier, PackingFolder):
+    """With the tier before it."""
+
+
+class OtherFolder(Folder):
     """Runs something of the test's in the middle of a write."""
 
     def __init__(self) -> None:
@@ -385,6 +389,10 @@ class OtherWriter(FolderBackend):
 
     def torch_save(self, data: Any, location: str) -> None:
         self.instead(data, location)
+
+
+class OtherWriter(UnifiedCacheTier, OtherFolder):
+    """With the tier before it."""
 
 
 def test_warm_cache_holds_only_what_the_file_holds(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_a_second_trainer_in_one_process_starts_clean(tmp_path: Path) -> None:
     cache = tiered(FolderBackend())
     torch.save(torch.ones(4), tmp_path / "1.pt")
     held = cache.torch_load(str(tmp_path / "1.pt"))
+    cache_sites.placed_latent(held)
     dataset_entries([PHOTOS])
     optimize_batch_for_gh200({"latents": held})
     assert folder.is_dir() and cache_sites.known_finite(held) and is_in_memory(SimpleNamespace(id="photos"))

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run
+from gh200_lab.memory_run import store as lab_store
 from simpletuner.gh200.caches import dirs as cache_dirs
 from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.memory import hints as uvm
@@ -38,16 +39,22 @@ def held(folder: Path, value: Any, name: str = "latent.pt") -> Any:
     return tiered(FolderBackend()).torch_load(str(folder / name))
 
 
+def placed(folder: Path, value: Any, name: str = "latent.pt") -> Any:
+    found = held(folder, value, name)
+    other = cache_sites.placed_latent(found)
+    return found if other is None else other
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_unified_known_finite_only_for_finite_entries(tmp_path: Path, bad: float) -> None:
-    good = held(tmp_path, torch.randn(4, 8, 8).bfloat16())
+    good = placed(tmp_path, torch.randn(4, 8, 8).bfloat16())
     assert cache_sites.known_finite(good) and cache_sites.known_finite(good.to("cpu"))
-    wrong = held(tmp_path, {"latents": torch.tensor([1.0, bad, 2.0])}, "bad.pt")
+    wrong = placed(tmp_path, {"latents": torch.tensor([1.0, bad, 2.0])}, "bad.pt")
     assert not cache_sites.known_finite(wrong["latents"])
 
 
 def test_unified_known_finite_forgets_a_latent_that_was_written_to(tmp_path: Path) -> None:
-    latent = held(tmp_path, torch.randn(8))
+    latent = placed(tmp_path, torch.randn(8))
     assert cache_sites.known_finite(latent)
     latent[3] = math.nan
     assert not cache_sites.known_finite(latent)
@@ -55,7 +62,15 @@ def test_unified_known_finite_forgets_a_latent_that_was_written_to(tmp_path: Pat
 
 
 def test_unified_known_finite_leaves_dtypes_without_the_check_to_upstream(tmp_path: Path) -> None:
-    assert not cache_sites.known_finite(held(tmp_path, torch.ones(4).to(torch.float8_e4m3fn)))
+    assert not cache_sites.known_finite(placed(tmp_path, torch.ones(4).to(torch.float8_e4m3fn)))
+
+
+def test_unified_known_finite_looks_and_does_nothing(tmp_path: Path) -> None:
+    latent = held(tmp_path, torch.randn(8))
+    slot = lab_store().slot_of(latent)
+    assert not cache_sites.known_finite(latent) and slot is not None and slot.finite is None
+    cache_sites.placed_latent(latent)
+    assert slot.finite is True
 
 
 def test_unified_placed_latent_without_an_accelerator_is_the_view_itself(tmp_path: Path) -> None:
@@ -91,6 +106,7 @@ def trained(steps=2, since=0):
 def collated(latents):
     # what collate does with them, up to the kernels
     for latent in latents:
+        cache_sites.placed_latent(latent)
         cache_sites._prefetch(held(), store().slot_of(latent))
     cache_sites.moved_together(latents)
     assert all(cache_sites.known_finite(latent) for latent in latents)

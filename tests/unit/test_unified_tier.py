@@ -19,11 +19,11 @@ from gh200_lab.memory_run import begin_memory_run, held
 from gh200_lab.place import ROOT
 from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.caches.dirs import MadeDatasets
-from simpletuner.gh200.caches.registered import consumer_of_latents
-from simpletuner.gh200.caches.tier import UnifiedCacheTier, has_tier
+from simpletuner.gh200.caches.registered import consumer_of
+from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.settings.cache_options import CacheOptions
-from tests.unit.unified_lab import FolderBackend, tiered, unified
+from tests.unit.unified_lab import Folder, FolderBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +57,9 @@ def saved(folder: Path, value: Any, name: str = "entry.pt") -> str:
 
 def test_unified_off_changes_nothing(backend: FolderBackend, tmp_path: Path) -> None:
     begin_memory_run(CacheOptions())
-    assert not has_tier(tiered(backend))
+    assert not tiered(backend).has_tier
     begin_memory_run(CacheOptions(kinds=frozenset({"text"}), hints=True))
-    assert not has_tier(tiered(backend, "vae")) and vars(backend).keys() == vars(FolderBackend()).keys()
+    assert not tiered(backend, "vae").has_tier and vars(backend).keys() == vars(FolderBackend()).keys()
     assert cache_sites.known_finite(torch.ones(3)) is False
 
 
@@ -157,19 +157,6 @@ def test_unified_spellings_of_one_path_are_one_entry(tier: Any, backend: FolderB
     assert not tier.exists(path)
 
 
-def test_unified_remote_keys_belong_to_their_backend(tmp_path: Path) -> None:
-    one, two = FolderBackend("a", "aws"), FolderBackend("b", "aws")
-    first, second = tiered(one), tiered(two)
-    path = saved(tmp_path, torch.zeros(3))
-    for each in (first, second, first):
-        each.torch_load(path)
-    assert one.loads[path] == two.loads[path] == 1
-    first.list_files(["pt"], str(tmp_path))
-    first.torch_load(path)
-    second.torch_load(path)
-    assert (one.loads[path], two.loads[path]) == (2, 1)
-
-
 def test_unified_limit_keeps_early_entries_and_reads_the_rest(
     backend: FolderBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -244,25 +231,44 @@ def test_unified_unsafe_torch_loading_keeps_the_tier_away(
     backend: FolderBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(cache_sites.UNSAFE_LOADING, "1")
-    assert not has_tier(tiered(backend))
+    assert not tiered(backend).has_tier
     assert cache_sites.UNSAFE_LOADING in caplog.text
 
 
-def test_unified_tier_is_on_the_backend_itself(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
-    assert tier is backend and type(tier) is FolderBackend and tier.type == "local"
-    before = vars(tier).copy()
-    assert vars(tiered(tier)) == before, "one tier is enough"
+def test_unified_tier_of_a_copy_in_another_process_is_off(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.ones(3))
     tier.torch_load(path)
     backend.while_reading = print  # what a test has there cannot be pickled
     copied = pickle.loads(pickle.dumps(tier))
-    assert not has_tier(copied) and copied.id == "files" and "torch_load" not in vars(copied)
+    assert not copied.has_tier and copied.id == "files" and copied.torch_load(path).tolist() == [1, 1, 1]
+    assert tier.has_tier and backend.loads[path] == 1
+
+
+@pytest.mark.parametrize("kind", ["aws", "memory"])
+def test_unified_caches_that_are_not_in_a_local_directory_are_named_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    far, near = (
+        SimpleNamespace(cache_data_backend=Folder(name, of)) for name, of in (("far", kind), ("near", "local"))
+    )
+    tracker = SimpleNamespace(data_backends={"a": {"vaecache": far}, "b": {"vaecache": near}, "c": {"vaecache": far}})
+    monkeypatch.setitem(
+        sys.modules, "simpletuner.helpers.training.state_tracker", SimpleNamespace(StateTracker=tracker)
+    )
+    cache_sites.training_begins()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.count(f'the vae cache of backend "far" (type {kind})') == 1 and "near" not in warning
+    caplog.clear()
+    begin_memory_run(CacheOptions(kinds=frozenset({"text"}), hints=True))
+    cache_sites.training_begins()
+    assert not caplog.records
 
 
 def test_unified_tier_overrides_only_what_the_patch_expects() -> None:
     patch = tomllib.loads((ROOT / "patches" / "05-data-backend.toml").read_text())
     expected = {one["name"].rpartition(".")[2] for one in patch["expect"] if one["file"].endswith("/local.py")}
-    assert UnifiedCacheTier.answers().keys() <= expected
+    answered = {name for name in vars(UnifiedCacheTier) if hasattr(Folder, name) and not name.startswith("_")}
+    assert len(answered) == 7 and answered <= expected
     expected = {one["name"] for one in patch["expect"]}
     assert {f"FactoryRegistry.{name}" for name in MadeDatasets.answers()} <= expected
 
@@ -270,12 +276,13 @@ def test_unified_tier_overrides_only_what_the_patch_expects() -> None:
 def test_unified_image_embeds_of_a_backend_of_latents_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = SimpleNamespace(StateTracker=SimpleNamespace(data_backends={}))
     monkeypatch.setitem(sys.modules, "simpletuner.helpers.training.state_tracker", tracker)
-    assert consumer_of_latents("/cache/embeds/1.pt") == "device"
+    assert consumer_of("vae", "/cache/embeds/1.pt") == "device"
     embeds = SimpleNamespace(cache_dir="/cache/embeds", cache_data_backend=None)
     latents = SimpleNamespace(cache_dir="/cache/latents", cache_data_backend=None)
     tracker.StateTracker.data_backends["a"] = {"vaecache": latents, "conditioning_image_embed_cache": embeds}
-    assert consumer_of_latents("/cache/embeds/1.pt") == "host"
-    assert consumer_of_latents("/cache/embeds-2/1.pt") == consumer_of_latents("/cache/latents/1.pt") == "device"
+    assert consumer_of("vae", "/cache/embeds/1.pt") == "host"
+    assert consumer_of("text", "/cache/embeds/1.pt") == "host"
+    assert consumer_of("vae", "/cache/embeds-2/1.pt") == consumer_of("vae", "/cache/latents/1.pt") == "device"
 
 
 def test_unified_a_write_during_a_read_leaves_no_old_entry(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:

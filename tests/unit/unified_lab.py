@@ -1,4 +1,4 @@
-"""An invented data backend for the tier's tests: real files, and a count of what is read from them."""
+"""An invented data backend below the tier: real files, and a count of what is read from them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from simpletuner.gh200.caches import sites as cache_sites
+from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.settings.cache_options import CacheOptions
 
 
-class FolderBackend:
+class Folder:
     """Keeps .pt files in a folder; `loads` counts reads, `while_reading` runs between reading and returning."""
 
     def __init__(self, name: str = "files", kind: str = "local") -> None:
@@ -62,12 +63,17 @@ class FolderBackend:
         return [(instance_data_dir, [], [str(path) for path in Path(instance_data_dir).rglob("*.pt")])]
 
 
+class FolderBackend(UnifiedCacheTier, Folder):
+    """As the builder makes one of upstream's class."""
+
+
 DATASETS = {"vae": "image", "text": "text_embeds"}
 
 
 def tiered(backend: Any, kind: str = "vae") -> Any:
-    """The backend, with the tier on it where caches of that kind are held."""
-    cache_sites.attach_cache_tier(backend, DATASETS[kind])
+    """The backend, its tier in use where caches of that kind are held."""
+    if cache_sites.cache_is_held(DATASETS[kind]):
+        cache_sites.attach_cache_tier(backend, DATASETS[kind])
     return backend
 
 

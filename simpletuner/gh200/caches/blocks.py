@@ -164,6 +164,14 @@ class Slot:
                     self.cuda_version, self.cuda = cuda._version, cuda
         return self.cuda
 
+    def check_finite(self) -> None:
+        """Once: whether it is free of NaN and Inf."""
+        if self.finite is None:
+            try:
+                self.finite = not bool(torch.isnan(self.tensor).any() or torch.isinf(self.tensor).any())
+            except NotImplementedError:
+                self.finite = False  # a type without the check: upstream's own then speaks for itself
+
     def keep(self, resident: torch.Tensor) -> None:
         self.resident_version, self.resident = resident._version, resident
 

@@ -43,10 +43,12 @@ def registered_caches() -> Iterator[tuple[CacheKind, Any, Any]]:
                 yield kind, cache, getattr(cache, attribute, None)
 
 
-def consumer_of_latents(path: str) -> Consumer:
-    """For a backend of latents: without a dataset of their own, image embeddings are in it too, in another directory."""
-    for kind, cache, _ in registered_caches():
-        directory = getattr(cache, "cache_dir", None) if kind == "image_embed" else None
+def consumer_of(kind: CacheKind, path: str) -> Consumer:
+    """Of an entry: without a dataset of their own, image embeddings are in a backend of latents, in another directory."""
+    if kind != "vae":
+        return CONSUMERS[kind]
+    for other, cache, _ in registered_caches():
+        directory = getattr(cache, "cache_dir", None) if other == "image_embed" else None
         if directory and path.startswith(os.path.abspath(directory) + os.sep):
             return CONSUMERS["image_embed"]
     return CONSUMERS["vae"]

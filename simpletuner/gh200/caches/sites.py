@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -12,7 +13,6 @@ import torch
 
 from ..memory import hints as uvm
 from ..memory.driver import Driver
-from ..memory.pinning import pinning_impossible
 from ..run import UNIFIED_MEMORY, Run, current
 from .adaptive import AdaptivePrefetch
 from .arena import Consumer
@@ -21,9 +21,9 @@ from .blocks import Slot
 from .next_batch import NextBatch
 from .placement import Placement
 from .preload import Preload
-from .registered import CONSUMERS, consumer_of_latents, kind_of_dataset, registered_caches
+from .registered import CONSUMERS, kind_of_dataset, registered_caches
 from .store import CacheStore
-from .tier import ON_THIS_MACHINE, UnifiedCacheTier, has_tier
+from .tier import UnifiedCacheTier
 
 logger = logging.getLogger("gh200.cache")
 
@@ -68,14 +68,30 @@ class HeldCaches:
 
     def _to_read_ahead(self) -> Iterator[tuple[Any, Any, Consumer]]:
         for kind, cache, backend in registered_caches():
-            if kind in self.run.options.kinds and has_tier(backend) and backend.type in ON_THIS_MACHINE:
+            if kind in self.run.options.kinds and isinstance(backend, UnifiedCacheTier) and backend.has_tier:
                 yield cache, backend, CONSUMERS[kind]
 
     def training_begins(self) -> None:
+        self._report_elsewhere()
         if self.store is not None:
             self.store.training_begins()
         if self.preload is not None:
             self.preload.training_begins()
+
+    def _report_elsewhere(self) -> None:
+        """Only here is it known which backend serves a cache: an S3 dataset may well have a local one for its latents."""
+        elsewhere = {
+            f'the {kind} cache of backend "{backend.id}" (type {backend.type})'
+            for kind, _, backend in registered_caches()
+            if kind in self.run.options.kinds and getattr(backend, "type", "local") != "local"
+        }
+        if elsewhere:
+            logger.warning(
+                "GH200 caches: not in unified memory, although cache_config asks for it: %s. Only caches in local "
+                "directories are held; these are read as without it. Give them a backend of type local, or set the "
+                'cache type to "disk"',
+                ", ".join(sorted(elsewhere)),
+            )
 
     def report(self) -> dict[str, Any]:
         """Counters and sizes for the runtime config, and what this is not."""
@@ -126,11 +142,11 @@ def _in_use() -> HeldCaches | None:
     return held if held.store is not None and held.store.usable else None
 
 
-def attach_cache_tier(backend: Any, dataset_type: str) -> None:
-    """Put the tier on the data backend that upstream has built for a dataset; nothing where it is off."""
+def cache_is_held(dataset_type: str) -> bool:
+    """Whether the cache of a local backend that upstream builds for such a dataset is to be in unified memory."""
     run, kind = current(), kind_of_dataset(dataset_type)
-    if run is None or kind not in run.options.kinds or has_tier(backend):
-        return
+    if run is None or kind not in run.options.kinds:
+        return False
     if not _loads_weights_only():
         logger.warning(
             "GH200 caches are off for the %s cache: this torch would run code from a cache file "
@@ -138,13 +154,20 @@ def attach_cache_tier(backend: Any, dataset_type: str) -> None:
             kind,
             UNSAFE_LOADING,
         )
-        return
+        return False
+    return True
+
+
+def attach_cache_tier(backend: UnifiedCacheTier, dataset_type: str) -> None:
+    """From here on the backend serves entries from the run's memory."""
+    run, kind = current(), kind_of_dataset(dataset_type)
+    assert run is not None
     held = run.part(HeldCaches)
     consumers: set[Consumer] = {"device", "host"} if kind == "vae" else {CONSUMERS[kind]}
     for consumer in consumers:
         held.opened().arena(consumer)  # here, where the thread knows its GPU
-    UnifiedCacheTier(backend, held.opened(), consumer_of_latents if kind == "vae" else lambda path: CONSUMERS[kind])
-    if run.options.preload and getattr(backend, "type", None) in ON_THIS_MACHINE:
+    backend.hold_entries(held.opened(), kind)
+    if run.options.preload:
         held.read_ahead()
 
 
@@ -173,13 +196,13 @@ def upstream_prefetches(args: Any) -> bool:
 def micro_batch_begins(optimizer_step: int) -> None:
     """Once training has taken its own memory, the caches are told how much of HBM is left for them; later what is not."""
     held = _in_use()
-    if held is None or held.store is None:
+    if held is None:
         return
-    held.store.give_way()
+    store, share = held.opened(), held.run.hints.share
+    store.give_way()
     if held.batches is not None and held.batches.training_wants_more():
         held.batches.give_way("training needs more than it did in its first steps")
-    share = held.run.hints.share
-    if not (held.store.managed or share.by_entry) or not share.due(optimizer_step):
+    if not (store.managed or share.by_entry) or not share.due(optimizer_step):
         return
 
     def measure(driver: Driver) -> uvm.Outcome:
@@ -187,35 +210,39 @@ def micro_batch_begins(optimizer_step: int) -> None:
         return uvm.Outcome.APPLIED
 
     if uvm.attempt("hbm_share", measure) is uvm.Outcome.APPLIED:
-        held.store.share_hbm()
+        store.share_hbm()
+
+
+@functools.cache
+def _can_pin() -> bool:
+    """Upstream pins wherever MPS is absent, which raises on a machine without an accelerator."""
+    return torch.accelerator.is_available()
+
+
+def _slot_of(held: HeldCaches | None, tensor: Any) -> Slot | None:
+    return held.opened().slot_of(tensor) if held is not None and isinstance(tensor, torch.Tensor) else None
 
 
 def placed_latent(latent: Any) -> Any | None:
     """What collate should use instead of a pinned copy of a latent; None where upstream's way is right."""
     held = _in_use()
-    upstreams = latent if pinning_impossible(torch.backends.mps.is_available()) else None
-    tensor = latent.get("latents") if isinstance(latent, dict) else latent
-    if held is None or held.store is None or not isinstance(tensor, torch.Tensor):
-        return upstreams
-    slot = held.store.slot_of(tensor)
-    if slot is None or tensor.shape != slot.tensor.shape:
-        return upstreams
+    tensor: Any = latent.get("latents") if isinstance(latent, dict) else latent
+    slot = _slot_of(held, tensor)
+    if held is None or slot is None or tensor.shape != slot.tensor.shape:
+        return None if _can_pin() else latent
+    slot.check_finite()  # now: in one of the threads that read, and while managed pages are still on the CPU
     placed = _placed(held, slot, tensor)
     return {**latent, "latents": placed} if isinstance(latent, dict) else placed
 
 
 def _placed(held: HeldCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     if slot.managed and torch.cuda.is_available():
-        _is_finite(slot)  # now, while the pages are still on the CPU
         _prefetch(held, slot)
         return slot.cuda_view().detach()
-    if held.batches is not None and held.batches.together:
-        _is_finite(slot)  # now, in one of the threads that read
-        return tensor
-    if pinning_impossible(torch.backends.mps.is_available()):
+    if not _can_pin() or (held.batches is not None and held.batches.together):
         return tensor
     pinned = tensor.pin_memory()
-    return known_to_be_finite(pinned) if _is_finite(slot) else pinned
+    return known_to_be_finite(pinned) if slot.finite else pinned
 
 
 def moved_together(latents: list[Any]) -> list[Any]:
@@ -233,21 +260,10 @@ def _prefetch(held: HeldCaches, slot: Slot) -> None:
 
 
 def known_finite(tensor: torch.Tensor) -> bool:
-    """True for a held latent that was found free of NaN and Inf and has not been written to since."""
+    """Whether it is a held latent that was found free of NaN and Inf when it was placed, and not written to since."""
     held = _in_use()
-    if held is None or held.store is None:
-        return False
     mark: int | None = getattr(tensor, FINITE, None)
-    if mark is not None:
+    if held is not None and mark is not None:
         return mark == tensor._version
-    slot = held.store.slot_of(tensor)
-    return slot is not None and _is_finite(slot)
-
-
-def _is_finite(slot: Slot) -> bool:
-    if slot.finite is None:
-        try:
-            slot.finite = not bool(torch.isnan(slot.tensor).any() or torch.isinf(slot.tensor).any())
-        except NotImplementedError:
-            slot.finite = False  # upstream's own check then speaks for itself
-    return slot.finite
+    slot = _slot_of(held, tensor)
+    return slot is not None and slot.finite is True

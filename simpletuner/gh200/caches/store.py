@@ -225,14 +225,6 @@ class CacheStore:
         finally:
             self._coming.discard(key)
 
-    def drop_prefix(self, prefix: str) -> None:
-        with self._lock:
-            # Whoever reads one of these now may have the old content.
-            self.changes += 1
-            self._all_dropped_at = self.changes
-            for key in [key for key in self._entries if key.startswith(prefix)]:
-                self.drop(key)
-
     def listed(self) -> None:
         """Upstream looked at the files: from now on each entry is compared with its file before it is served."""
         with self._lock:

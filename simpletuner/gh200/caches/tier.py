@@ -1,4 +1,4 @@
-"""The tier on a cache's data backend: its methods serve held entries and watch every write, on that one object."""
+"""The tier of a cache's data backend: entries that are held are served from memory, and every write is watched."""
 
 from __future__ import annotations
 
@@ -7,132 +7,120 @@ from collections.abc import Callable
 from typing import Any
 
 from ..memory import hints as uvm
-from ..stand_in import StandIn, instead
-from .arena import Consumer
+from .registered import CacheKind, consumer_of
 from .store import MISS, CacheStore, file_signature
 
-ON_THIS_MACHINE = frozenset({"local", "memory"})
 _WRITING = frozenset("wax+")
-_TIER = "_gh200_tier"
 
 
-def has_tier(backend: Any) -> bool:
-    return _TIER in getattr(backend, "__dict__", {})
+class UnifiedCacheTier:
+    """Before a class of upstream's that keeps files in local directories; without a store it adds nothing to it."""
 
+    _store: CacheStore | None = None
+    _kind: CacheKind = "vae"
 
-class UnifiedCacheTier(StandIn):
-    """`consumer` says who reads the entry of a path: one backend may serve caches of several kinds."""
+    def hold_entries(self, store: CacheStore, kind: CacheKind) -> None:
+        """From here on; what a path's entry is for is decided by its directory where one backend serves two caches."""
+        self._store, self._kind = store, kind
 
-    upstream_class, feature = "BaseDataBackend", "cache_config unified_memory"
+    @property
+    def has_tier(self) -> bool:
+        return self._store is not None
 
-    def __init__(self, backend: Any, store: CacheStore, consumer: Callable[[str], Consumer]) -> None:
-        super().__init__()
-        self._backend, self._store, self._consumer = backend, store, consumer
-        local = getattr(backend, "type", None) in ON_THIS_MACHINE
-        # Files of this machine are one namespace for all caches; a remote key means something per backend only.
-        self._prefix = "" if local else f"{type(backend).__name__}:{getattr(backend, 'id', '')}:"
-        self.take_over(backend)
-        setattr(backend, _TIER, self)
-        # pickle asks the object for it: a copy in another process has no use for this one's memory.
-        backend.__reduce_ex__ = self._reduced
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process has no use for this one's memory."""
+        state: dict[str, Any] = self._upstream.__getstate__()
+        return state | {"_store": None}
 
-    def _reduced(self, protocol: Any) -> tuple[Any, ...]:
-        plain: Any = type(self._backend)
-        make, arguments, state, *rest = plain.__reduce_ex__(self._backend, protocol)
-        ours = {*self.answers(), _TIER, "__reduce_ex__"}
-        return make, arguments, {name: value for name, value in state.items() if name not in ours}, *rest
+    @property
+    def _upstream(self) -> Any:
+        """The class this one stands before, whose methods it calls."""
+        return super()
 
-    def _key(self, path: Any) -> str:
-        text: str = os.fspath(path)
-        return self._prefix + text if self._prefix else os.path.abspath(text)
-
-    @instead
-    def torch_load(self, filename: Any) -> Any:
+    def _watching(self) -> CacheStore | None:
+        """The store whose entries a change in this process concerns."""
         store = self._store
-        if not uvm.gh200_uvm_enabled() or not store.usable:
-            return self.upstream.torch_load(filename)
+        return store if store is not None and store.usable else None
+
+    def _serving(self) -> CacheStore | None:
+        """The same store while it serves and takes in entries."""
+        return self._watching() if uvm.gh200_uvm_enabled() else None
+
+    def torch_load(self, filename: Any) -> Any:
+        store = self._serving()
+        if store is None:
+            return self._upstream.torch_load(filename)
         # Upstream's own spelling is the normal one; only a miss pays for normalising another.
-        found = store.serve(filename) if not self._prefix else MISS
+        found = store.serve(filename)
         if found is not MISS:
             return found
-        key = self._key(filename)
+        key = os.path.abspath(filename)
         found = store.serve(key)
-        return self._admitted(key, filename) if found is MISS else found
+        return self._admitted(store, key, filename) if found is MISS else found
 
-    def _admitted(self, key: str, filename: Any) -> Any:
-        store = self._store
-        seen, signature = store.changes, None if self._prefix else file_signature(key)
+    def _admitted(self, store: CacheStore, key: str, filename: Any) -> Any:
+        seen, signature = store.changes, file_signature(key)
         try:
             with store.demanded():
-                value = self.upstream.torch_load(filename)
+                value = self._upstream.torch_load(filename)
         except Exception as error:
             store.drop(key)
             error.add_note(f"while the unified-memory cache read {filename}")
             raise
-        if not store.admit(key, value, self._consumer(key), seen, signature):
+        if not store.admit(key, value, consumer_of(self._kind, key), seen, signature):
             return value
         found = store.serve(key)
         return value if found is MISS else found
 
-    @instead
     def exists(self, filepath: Any) -> Any:
-        store = self._store
-        if uvm.gh200_uvm_enabled() and store.usable and not self._prefix and store.holds(filepath):
-            return True
-        return self.upstream.exists(filepath)
+        store = self._serving()
+        return (store is not None and store.holds(filepath)) or self._upstream.exists(filepath)
 
-    @instead
-    def torch_save(self, data: Any, location: Any) -> Any:
-        return self._written(location, lambda: self.upstream.torch_save(data, location))
+    def torch_save(self, data: Any, original_location: Any) -> Any:
+        return self._written(original_location, lambda: self._upstream.torch_save(data, original_location))
 
-    @instead
     def write(self, filepath: Any, data: Any) -> Any:
         """Upstream's write_batch calls it too, and it calls torch_save with a file that has no path yet."""
-        return self._written(filepath, lambda: self.upstream.write(filepath, data))
+        return self._written(filepath, lambda: self._upstream.write(filepath, data))
 
-    @instead
     def delete(self, filepath: Any) -> Any:
-        return self._changed(filepath, lambda: self.upstream.delete(filepath))
+        return self._changed(filepath, lambda: self._upstream.delete(filepath))
 
-    @instead
     def open_file(self, filepath: Any, mode: str) -> Any:
         if not _WRITING & set(mode):
-            return self.upstream.open_file(filepath, mode)
-        return self._changed(filepath, lambda: self.upstream.open_file(filepath, mode))
+            return self._upstream.open_file(filepath, mode)
+        return self._changed(filepath, lambda: self._upstream.open_file(filepath, mode))
 
-    @instead
-    def list_files(self, *arguments: Any, **options: Any) -> Any:
-        if self._store.usable:
-            if self._prefix:
-                self._store.drop_prefix(self._prefix)
-            else:
-                self._store.listed()
-        return self.upstream.list_files(*arguments, **options)
+    def list_files(self, file_extensions: Any, instance_data_dir: Any) -> Any:
+        store = self._watching()
+        if store is not None:
+            store.listed()
+        return self._upstream.list_files(file_extensions, instance_data_dir)
 
     def _changed(self, path: Any, change: Callable[[], Any]) -> Any:
-        if not self._store.usable or not isinstance(path, str | os.PathLike):
+        store = self._watching()
+        if store is None or not isinstance(path, str | os.PathLike):
             return change()
-        key = self._key(path)
-        self._store.drop(key)
+        key = os.path.abspath(path)
+        store.drop(key)
         try:
             return change()
         finally:
             # Again: a reader may have taken the old content in, and there may be half of a new one.
-            self._store.drop(key)
+            store.drop(key)
 
     def _written(self, path: Any, write: Callable[[], Any]) -> Any:
         """What was written need not be read by training: it is held as a read ahead would hold it."""
-        entry = isinstance(path, str | os.PathLike) and os.fspath(path).endswith(".pt")
-        if not entry or self._prefix or not self._store.usable or not uvm.gh200_uvm_enabled():
+        store = self._serving()
+        if store is None or not isinstance(path, str | os.PathLike) or not os.fspath(path).endswith(".pt"):
             return self._changed(path, write)
-        key, store = self._key(path), self._store
+        key = os.path.abspath(path)
         began = store.drop(key)
         try:
             result = write()
         except BaseException:
             store.drop(key)
             raise
-        store.hold_written(
-            key, self._consumer(key), began, packed=bool(getattr(self._backend, "compress_cache", False))
-        )
+        packed = bool(getattr(self, "compress_cache", False))
+        store.hold_written(key, consumer_of(self._kind, key), began, packed=packed)
         return result

@@ -221,13 +221,13 @@ def _as_upstream_decodes(backend: GH200InMemoryBackend, path: str) -> Any:
     return plain.read_image(path)
 
 
-def local_backend(config: Any, backend: Any) -> Any:
+def local_backend(config: Any, backend: Any, kind: type[GH200InMemoryBackend]) -> Any:
     """The staged backend in the place of the local one upstream has just made."""
     known = staged()
     assert known is not None
     name = str(config.id)
     try:
-        return staged_backend(config, backend, known.options[name], known.entries[name])
+        return staged_backend(config, backend, known.options[name], known.entries[name], kind)
     except GH200Error as error:
         # A folder or a limit that cannot be used is a bad setting; the death of another rank is not.
         if known.exit_on_error and not isinstance(error, StagerEnded):
@@ -235,18 +235,24 @@ def local_backend(config: Any, backend: Any) -> Any:
         raise
 
 
-def watched_backend(config: Any, backend: Any) -> Any:
+def watched_backend(config: Any, backend: Any, kind: type[GH200InMemoryBackend]) -> Any:
     """A local dataset on a folder that another dataset holds in RAM: what it writes or deletes is forgotten there."""
     folder = str(getattr(config, "instance_data_dir", "") or "").strip()
     known = staged()
     if known is None or type(backend) is not upstream.LocalDataBackend or not known.overlaps(folder):
         return backend
-    return GH200InMemoryBackend(backend.accelerator, backend.id, backend.compress_cache)
+    return kind(backend.accelerator, backend.id, backend.compress_cache)
 
 
-def staged_backend(config: Any, backend: Any, options: object, entry: Mapping[str, Any]) -> GH200InMemoryBackend:
+def staged_backend(
+    config: Any,
+    backend: Any,
+    options: object,
+    entry: Mapping[str, Any],
+    kind: type[GH200InMemoryBackend] = GH200InMemoryBackend,
+) -> GH200InMemoryBackend:
     folder = getattr(config, "instance_data_dir", "") or entry.get("instance_data_dir", "")
-    return GH200InMemoryBackend(
+    return kind(
         accelerator=backend.accelerator,
         id=backend.id,
         compress_cache=backend.compress_cache,
