@@ -19,22 +19,13 @@ from .result import FAIL, PASS, SKIP, STATUSES, WARN, gb
 from .software import Software
 from .torch_build import Torch
 
-COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2"}
+# Of checks, and of the claims of an acceptance run.
+COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2", "shown": "32", "refuted": "31", "not tested": "2"}
 PLAIN_WIDTH = 120
 NARROWEST = 60
 LABEL = 16
 SHOWN = 80
 NODE_NUMBERS = ("numa_id", "host_numa_id")
-
-
-def wants_colour(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def fact_rows(facts: Facts) -> Iterator[tuple[str, str]]:
-    yield from _host_rows(facts.host)
-    yield from _gpu_rows(facts)
-    yield from _software_rows(facts.software)
 
 
 def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
@@ -106,40 +97,55 @@ def _torch(torch: Torch | None) -> str:
     return f"{torch.version}, CUDA {torch.cuda or 'none'}, sees {torch.device_count} GPUs"
 
 
-def summary(findings: tuple[Finding, ...], report: str) -> str:
+class Page:
+    """Titles, and rows of a label and wrapped text; a label is coloured by the status it begins with."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        terminal = stream.isatty()
+        self._colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._width = max(NARROWEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if terminal else PLAIN_WIDTH
+
+    def title(self, text: str, space: str = "\n") -> None:
+        print(space + self._painted(text, "1"), file=self._stream)
+
+    def row(self, label: str, text: str, status: str = "") -> None:
+        lines = textwrap.wrap(text, max(20, self._width - len(label)), break_on_hyphens=False) or [""]
+        shown = label.replace(status, self._painted(status, COLOURS[status]), 1) if status else label
+        print(shown + lines[0], file=self._stream)
+        for line in lines[1:]:
+            print(" " * len(label) + line, file=self._stream)
+
+    def end(self) -> None:
+        print(file=self._stream)
+
+    def _painted(self, text: str, code: str) -> str:
+        return f"\033[{code}m{text}\033[0m" if self._colour else text
+
+
+def show_facts(page: Page, facts: Facts) -> None:
+    page.title("Facts", space="")
+    for label, text in (*_host_rows(facts.host), *_gpu_rows(facts), *_software_rows(facts.software)):
+        page.row(f"  {label:<{LABEL}}", text)
+
+
+def show_findings(page: Page, findings: tuple[Finding, ...]) -> None:
+    page.title("Checks")
+    widest = max(len(finding.id) for finding in findings)
+    for finding in findings:
+        label = f"  {finding.status:<4}  {finding.id:<{widest}}  "
+        page.row(label, finding.message, finding.status)
+        if finding.fix:
+            page.row(" " * len(label), f"fix: {finding.fix}")
+    page.end()
+
+
+def summary(findings: tuple[Finding, ...]) -> str:
     counts = Counter(finding.status for finding in findings)
     failed = [finding for finding in findings if finding.status == FAIL]
     shown = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
     first = f"; first failure: {failed[0].id}: {textwrap.shorten(failed[0].message, SHOWN)}" if failed else ""
-    return f"GH200 diagnostic: {shown}{first}. Report: {report}"
-
-
-def print_page(facts: Facts, findings: tuple[Finding, ...], stream: TextIO) -> None:
-    colour = wants_colour(stream)
-    width = max(NARROWEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if stream.isatty() else PLAIN_WIDTH
-    print(painted("Facts", "1", colour), file=stream)
-    for label, text in fact_rows(facts):
-        row(f"  {label:<{LABEL}}", text, width, stream)
-    print("\n" + painted("Checks", "1", colour), file=stream)
-    widest = max(len(finding.id) for finding in findings)
-    for finding in findings:
-        head = f"  {finding.status:<4}  {finding.id:<{widest}}  "
-        mark = head.replace(finding.status, painted(finding.status, COLOURS[finding.status], colour), 1)
-        row(head, finding.message, width, stream, mark)
-        if finding.fix:
-            row(" " * len(head), f"fix: {finding.fix}", width, stream)
-    print(file=stream)
-
-
-def painted(text: str, code: str, colour: bool) -> str:
-    return f"\033[{code}m{text}\033[0m" if colour else text
-
-
-def row(head: str, text: str, width: int, stream: TextIO, shown_head: str | None = None) -> None:
-    lines = textwrap.wrap(text, max(20, width - len(head)), break_on_hyphens=False) or [""]
-    print((shown_head or head) + lines[0], file=stream)
-    for line in lines[1:]:
-        print(" " * len(head) + line, file=stream)
+    return f"GH200 diagnostic: {shown}{first}"
 
 
 class Progress:
