@@ -128,6 +128,7 @@ def measured(**changes: Any) -> Make:
 
 
 SLOW = tuple(Rate("pinned", direction, 55.0, 50.0, 60.0) for direction in ("host to device", "device to host"))
+CACHED = {"vae_cache_type": "unified_memory"}
 # check -> a machine on which it says its worst, and words of what it then says
 WORST: dict[str, tuple[Make, str]] = {
     "architecture": (on("x86_h100"), "x86_64"),
@@ -175,7 +176,18 @@ WORST: dict[str, tuple[Make, str]] = {
     ),
     "gh200_environment": (on(GH200, environ={"GH200_UVM_ACCESS_PATTERN": "gpu_frist"}), 'Did you mean "gpu_first"'),
     "upstream_release": (lambda tmp_path: without_fork(tmp_path), "no built fork"),
+    "config_settings": (with_config(cache_config={"vae_cache_typ": "disk"}), "cache_config.vae_cache_typ"),
     "config_preflight": (with_config(pretrained_model_name_or_path="models/not-there"), "models/not-there does not exist"),
+    "config_paths": (with_config(folder="nowhere/at/all"), "dataset directory nowhere/at/all"),
+    "config_datasets": (with_config(3, in_memory={"memory_limit_gb": 0.002}), "allows 2.0 MB"),
+    "config_caches": (with_config(4, cache_config=CACHED | {"memory_limit_gb": 0.001}), "read from disk at every step"),
+    "config_oversubscription": (
+        with_config(cache_config=CACHED, gh200_optimizations={"uvm_oversubscription_ratio": 5}), "ratio 5 x 102.6 GB",
+    ),
+    "config_ramp": (
+        with_config(train_batch_size=0, gh200_optimizations={"initial_effective_batch_size": 4}), "train_batch_size",
+    ),
+    "config_codecs": (lambda tmp_path: without_lz4(tmp_path), "needs the package lz4"),
     "bandwidth": (measured(bandwidth=_judged(SLOW, 1 << 30, True)), "below 80% of the lowest published"),
     "allocation": (measured(allocation=Allocation("fail", "prefetch of chunk 2 of 9: refused")), "chunk 2 of 9"),
 }  # fmt: skip
@@ -187,10 +199,10 @@ def without_fork(tmp_path: Path) -> tuple[Facts, dict[str, Finding]]:
     return diagnose(machine)
 
 
-def without_lz4(tmp_path: Path) -> tuple[Facts, dict[str, Finding]]:
+def without_lz4(tmp_path: Path, machine: str = GH200) -> tuple[Facts, dict[str, Finding]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(__import__("sys").modules, "lz4.block", None)
-        return with_config(in_memory={"compression": "lz4"})(tmp_path)
+        return with_config(machine=machine, in_memory={"compression": "lz4"})(tmp_path)
 
 
 @pytest.mark.parametrize("check", WORST)
@@ -233,6 +245,12 @@ def test_every_check_passes_somewhere(tmp_path: Path) -> None:
     """One that can only complain tells nothing."""
     best: dict[str, int] = {}
     makes = [on(name) for name in MACHINES]
+    makes.append(
+        with_config(
+            cache_config=CACHED, in_memory={"compression": "zlib"},
+            gh200_optimizations={"initial_effective_batch_size": 2, "target_effective_batch_size": 8, "uvm_oversubscription_ratio": 1.2},
+        )
+    )  # fmt: skip
     makes.append(preflighted)
     rates = tuple(replace(rate, median=350.0) for rate in SLOW)
     makes.append(measured(bandwidth=_judged(rates, 1 << 30, True), allocation=Allocation("pass", "proved")))
@@ -262,14 +280,15 @@ MORE: list[tuple[str, Make, str, str]] = [
     ("packages", on(GH200, packages={"lz4": None}), "warn", "lz4"),
     ("free_memory", on(GH200, {MEMINFO: ""}), "fail", "cannot be read"),
     ("memory_mode", on(GH200, nvml={"devices": {0: {"nvmlDeviceGetNumaNodeId": None}}}, driver={"attributes": {0: {"130": 0}}}), "warn", "[1]"),
-    ("config_preflight", with_config(cache_config={"vae_cache_typ": "disk"}), "fail", "cache_config.vae_cache_typ"),
-    ("config_preflight", with_config(folder="nowhere/at/all"), "fail", "dataset directory nowhere/at/all"),
-    ("config_preflight", with_config(0), "fail", "holds no files"),
-    ("config_preflight", with_config(3, in_memory={"memory_limit_gb": 0.002}), "fail", "allows 2.0 MB"),
-    ("config_preflight", with_config(gradient_accumulation_steps=0, initial_effective_batch_size=4), "fail", "at least 1; got 0"),
-    ("config_preflight", with_config(target_effective_batch_size=8), "fail", 'belongs inside the block "gh200_optimizations"'),
-    ("config_preflight", with_config(in_memory={"compression": "lz5"}), "fail", "in_memory.compression"),
-    ("config_preflight", without_lz4, "fail", "needs the package lz4"),
+    ("config_datasets", with_config(3, in_memory={"memory_limit_gb": 0.002, "on_limit": "partial"}), "warn", "allows"),
+    ("config_datasets", with_config(30, in_memory={"memory_limit_gb": 0.025, "compression": "zlib"}), "pass", "30 files"),
+    ("config_ramp", with_config(gh200_optimizations={"initial_effective_batch_size": 4, "target_effective_batch_size": 8}), "pass", "effective batch 4"),
+    ("config_ramp", with_config(train_batch_size="2", initial_effective_batch_size=4, gh200_optimizations={"target_effective_batch_size": 8}), "pass", "effective batch 4"),
+    ("config_ramp", with_config(gradient_accumulation_steps=0, initial_effective_batch_size=4), "fail", "at least 1; got 0"),
+    ("config_settings", with_config(target_effective_batch_size=8), "fail", 'belongs inside the block "gh200_optimizations"'),
+    ("config_settings", with_config(in_memory={"compression": "lz5"}), "fail", "in_memory.compression"),
+    ("config_codecs", lambda tmp_path: without_lz4(tmp_path, "limited_container"), "skip", "Neither is torch"),
+    ("config_paths", with_config(0), "fail", "holds no files"),
 ]  # fmt: skip
 
 
@@ -296,7 +315,7 @@ def test_odd_dataset_entries_are_judged_not_stumbled_over(odd: dict[str, Any], t
     entry = {"id": "d", "type": "in_memory", "instance_data_dir": str(tmp_path)} | odd
     (tmp_path / "c.json").write_text(json.dumps({"datasets": [entry, "nonsense"]}))
     found = diagnose(changed(tmp_path / "machine", GH200), "--config", str(tmp_path / "c.json"))[1]
-    assert found["config_preflight"].status == "fail" and "datasets[1]" in found["config_preflight"].message
+    assert found["config_settings"].status == "fail" and "datasets[1]" in found["config_settings"].message
     assert not [item for item in found.values() if "the check itself failed" in item.message]
 
 
@@ -306,22 +325,22 @@ def test_dataset_file_that_cannot_be_used(text: str | None, tmp_path: Path) -> N
         (tmp_path / "sets.json").write_text(text)
     (tmp_path / "c.json").write_text(json.dumps({"data_backend_config": str(tmp_path / "sets.json")}))
     found = diagnose(changed(tmp_path / "machine", GH200), "--config", str(tmp_path / "c.json"))[1]
-    assert (
-        found["config_preflight"].status == "fail" and "sets.json cannot be used" in found["config_preflight"].message
-    )
+    assert found["config_paths"].status == "fail" and "sets.json cannot be used" in found["config_paths"].message
 
 
 def test_config_that_names_no_dataset(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text("{}")
     found = diagnose(changed(tmp_path / "machine", GH200), "--config", str(tmp_path / "c.json"))[1]
-    assert "names no dataset" in found["config_preflight"].message
+    assert "names no dataset" in found["config_paths"].message
 
 
 def test_visible_devices_choose_whose_attributes_are_shown(tmp_path: Path) -> None:
     attributes = [{"83": 1, "89": 1, "100": 1, "130": 1, "131": 20}]
+    uuids = {place: {"nvmlDeviceGetUUID": f"GPU-{place}"} for place in range(4)}
     machine = changed(
-        tmp_path, "four_superchips", environ={"CUDA_VISIBLE_DEVICES": "2"}, driver={"attributes": attributes}
-    )
+        tmp_path, "four_superchips", environ={"CUDA_VISIBLE_DEVICES": "2"}, nvml={"devices": uuids},
+        driver={"attributes": attributes, "uuids": ["GPU-2"]},
+    )  # fmt: skip
     facts, _ = diagnose(machine)
     assert [bool(gpu.attributes) for gpu in facts.gpus.devices] == [False, False, True, False]
     assert facts.gpus.devices[2].numa_node == 20

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,19 +135,23 @@ def test_help_teaches(tmp_path: Path) -> None:
         assert words in done.stdout
 
 
-def test_example_config_on_a_fresh_clone(tmp_path: Path) -> None:
-    config, target = REPO / "config/gh200_in_memory_example.json", tmp_path / "report.json"
-    words = ["--config", str(config), "--skip-allocation", "--quiet", "--output", str(target)]
-    assert diagnostic.main(words, Machine(importable=lambda name: False)) == 1
-    (found,) = [check for check in json.loads(target.read_text())["checks"] if check["group"] == "config"]
-    assert found["status"] == "fail" and "dataset directory datasets/train_images" in found["message"]
-    assert "does not exist" in found["message"]
-
-
-def test_a_bare_python_says_that_it_cannot_judge_a_config(tmp_path: Path) -> None:
-    done = run(tmp_path, "--config", REPO / "config/gh200_in_memory_example.json", "--skip-allocation")
-    assert "Traceback" not in done.stderr and "skip  config_preflight" in done.stdout
-    assert "is not installed in this interpreter" in done.stdout and "fix: run with .venv/bin/python" in done.stdout
+@pytest.mark.parametrize("python", [BARE, [sys.executable]], ids=["bare", "with packages"])
+def test_example_config_on_a_fresh_clone(python: list[str], tmp_path: Path) -> None:
+    config = REPO / "config/gh200_in_memory_example.json"
+    machine = Machine(importable=lambda name: False)
+    if python == BARE:
+        done = run(tmp_path, "--config", config, "--skip-allocation")
+        text, code = done.stdout, done.returncode
+        assert "Traceback" not in done.stderr
+        assert "pydantic is not installed" in text and "skip  config_settings" in text
+    else:
+        folder = tmp_path / "report.json"
+        code = diagnostic.main(
+            ["--config", str(config), "--skip-allocation", "--quiet", "--output", str(folder)], machine
+        )
+        text = folder.read_text()
+        assert "effective batch 4 -> 32" in text
+    assert code == 1 and "dataset directory datasets/train_images" in text and "does not exist" in text
 
 
 def smi(folder: Path, body: str) -> Path:
@@ -242,8 +247,20 @@ def test_torch_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_allocator_settings_are_judged_by_the_real_torch(value: str, refused: str) -> None:
     pytest.importorskip("torch")
-    answer = refusal(Machine(environ=os.environ | {"PYTORCH_CUDA_ALLOC_CONF": value}), "PYTORCH_CUDA_ALLOC_CONF")
-    assert answer is not None and refused in answer and bool(answer) == bool(refused)
+    machine = Machine(environ=os.environ | {"PYTORCH_CUDA_ALLOC_CONF": value})
+    answer, unasked = refusal(machine, "PYTORCH_CUDA_ALLOC_CONF")
+    assert refused in answer and bool(answer) == bool(refused) and not unasked
+
+
+def test_allocator_settings_that_torch_never_judged_are_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simpletuner.gh200.diagnostic.torch_build.TORCH_SECONDS", 1.0)
+    machine = torch_like(tmp_path, "import time; time.sleep(1000)")
+    answer, unasked = refusal(
+        replace(machine, environ={**machine.environ, "PYTORCH_ALLOC_CONF": "a:1"}), "PYTORCH_ALLOC_CONF"
+    )
+    assert answer == "" and "no answer" in unasked
 
 
 def test_allocator_settings_that_abort_torch_do_not_hide_what_it_is() -> None:
@@ -387,4 +404,4 @@ def test_a_real_python_3_10_gives_the_page(suffix: str, tmp_path: Path) -> None:
     if suffix == ".toml":
         assert done.returncode == 2 and "TOML needs Python 3.11" in done.stderr
     else:
-        assert "skip  config_preflight" in done.stdout and "is not installed in this" in done.stdout, done.stderr
+        assert "skip  config_settings" in done.stdout and "pydantic is not installed" in done.stdout, done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import GH200Error
 from ..memory.driver import CudaError, Driver
+from ..preflight.config import read_config
 from ..settings.blocks import loaded_config
 from .acceptance import command as acceptance
 from .allocation import Allocation, try_allocation
@@ -126,8 +127,11 @@ def diagnose(
         progress("reading the datasets of the config")
         gpus = facts.gpus
         processes = max(1, gpus.usable or len(gpus.devices))
-        asked = ask_preflight(options.config, config, processes, machine.environ, gpus.least_memory)
-        facts = replace(facts, preflight=asked)
+        facts = replace(
+            facts,
+            config=read_config(options.config, config, processes, machine.environ),
+            preflight=ask_preflight(options.config, config, processes, machine.environ, gpus.least_memory),
+        )
     facts = replace(facts, **_measured(facts, machine, options, progress))
     return facts, run_checks(facts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..preflight.config import Config
 from .allocation import Allocation
 from .bandwidth import Bandwidth
 from .gpu import Gpus, read_gpus
@@ -18,11 +19,12 @@ GRACE = "aarch64"
 
 @dataclass(frozen=True)
 class Facts:
-    """The last three are None where they were not asked for."""
+    """The last four are None where they were not asked for."""
 
     host: Host
     gpus: Gpus
     software: Software
+    config: Config | None = None
     preflight: Preflighted | None = None
     allocation: Allocation | None = None
     bandwidth: Bandwidth | None = None

@@ -21,7 +21,6 @@ class Preflighted:
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     unasked: str = ""
 
@@ -33,6 +32,4 @@ def ask_preflight(
         return Preflighted(unasked=UNASKED)
     report = preflight(path, config, processes, environ, gpu=lambda: gpu_bytes)
     told = tuple(f"{name}: {text}" for name, text in report.facts.get("told", {}).items())
-    return Preflighted(
-        tuple(report.problems), tuple(report.warnings), tuple(report.not_checked), tuple(report.notes), told
-    )
+    return Preflighted(tuple(report.problems), tuple(report.warnings), tuple(report.not_checked), told)

@@ -14,7 +14,7 @@ from typing import TextIO
 from .checks.table import Finding
 from .facts import Facts
 from .gpu import Gpu
-from .host import UNLIMITED, Host
+from .host import Host
 from .result import FAIL, PASS, SKIP, STATUSES, WARN, gb
 from .software import Software
 from .torch_build import Torch
@@ -25,15 +25,13 @@ PLAIN_WIDTH = 120
 NARROWEST = 60
 LABEL = 16
 SHOWN = 80
-NODE_NUMBERS = ("numa_id", "host_numa_id")
 
 
 def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
     yield "machine", f"{host.architecture}, kernel {host.kernel}, {host.cpus} CPUs, {host.page_bytes // 1024} KB pages"
-    memlock = "unlimited" if host.memlock_bytes == UNLIMITED else gb(host.memlock_bytes)
     shm = f"/dev/shm {gb(host.shm_free_bytes)} of {gb(host.shm_total_bytes)} free"
     available = f"{gb(host.cpu_available_bytes)} available; a run may take {gb(host.room_bytes)}"
-    yield "memory", f"{gb(host.cpu_memory_bytes)}, {available}; memlock {memlock}; {shm}"
+    yield "memory", f"{gb(host.cpu_memory_bytes)}, {available}; {shm}"
     for group in host.groups:
         yield "control group", f"{group.name}: {gb(group.used_bytes)} used of {gb(group.limit_bytes)}"
     nodes = [f"{node.number} ({node.cpus or 'no'} CPUs, {gb(node.total_bytes)})" for node in host.nodes]
@@ -49,8 +47,6 @@ def _gpu_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "GPU driver", f"{versions}; memory mode {facts.memory_mode}" if gpus.devices else "no GPU was found"
     for gpu in gpus.devices:
         yield f"GPU {gpu.index}", _gpu(gpu)
-    for indices, text in _attributes(gpus.devices).items():
-        yield "attributes", f"GPU {', '.join(map(str, indices))}: {text}"
     if gpus.kernel_driver:
         yield "kernel driver", gpus.kernel_driver
     for source, problem in gpus.problems.items():
@@ -77,16 +73,6 @@ def _gpu(gpu: Gpu) -> str:
     parts += [f"CPU node {gpu.attributes['host_numa_id']}"] if "host_numa_id" in gpu.attributes else []
     parts += [f"C2C {gpu.c2c_links_active}/{gpu.c2c_links}"] if gpu.c2c_links is not None else []
     return ", ".join(parts)
-
-
-def _attributes(gpus: tuple[Gpu, ...]) -> dict[tuple[int, ...], str]:
-    """The device attributes, each set once with the GPUs it holds for; node numbers differ, and stand elsewhere."""
-    found: dict[str, list[int]] = {}
-    for gpu in gpus:
-        shown = [f"{name}={value}" for name, value in gpu.attributes.items() if name not in NODE_NUMBERS]
-        if shown:
-            found.setdefault(" ".join(shown), []).append(gpu.index)
-    return {tuple(indices): text for text, indices in found.items()}
 
 
 def _torch(torch: Torch | None) -> str:

@@ -6,8 +6,8 @@ import ctypes
 import os
 import resource
 import signal
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 
 from ...memory.driver import HOST, Advice, CudaError
@@ -20,26 +20,19 @@ TOUCHED, REFUSED, CALLED = 0, 41, 42
 
 
 def threads(bench: Bench) -> Iterator[Answer]:
-    found: dict[str, int] = {}
-    failed: list[Exception] = []
+    driver, device = bench.driver, bench.device
 
-    def work() -> None:
-        driver, device = bench.driver, bench.device
-        try:
-            found["before"] = int(driver.call("cuCtxGetCurrent"))
-            with device.managed(PAGE) as pointer:
-                driver.advise(pointer, PAGE, Advice.SET_PREFERRED_LOCATION, HOST, bench.ordinal)
-                device.move_in(pointer, PAGE)
-                device.fill(pointer, 1, PAGE)
-            found["after"] = int(driver.call("cuCtxGetCurrent"))
-        except Exception as error:
-            failed.append(error)
+    def work() -> tuple[int, int]:
+        before = int(driver.call("cuCtxGetCurrent"))
+        with device.managed(PAGE) as pointer:
+            driver.advise(pointer, PAGE, Advice.SET_PREFERRED_LOCATION, HOST, bench.ordinal)
+            device.move_in(pointer, PAGE)
+            device.fill(pointer, 1, PAGE)
+        return before, int(driver.call("cuCtxGetCurrent"))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    right = not failed and found.get("before") == found.get("after") == 0
-    seen = f"failed: {failed[0]}" if failed else "worked" if right else "a context was current before or after"
+    with ThreadPoolExecutor(1) as pool:
+        right = pool.submit(work).result() == (0, 0)
+    seen = "worked" if right else "a context was current before or after"
     expected = "no context before, allocation, advice, prefetch and fill work, no context after"
     yield judged("fresh_thread", right, expected, seen)
 

@@ -29,6 +29,10 @@ class Check:
         return self.ask.__name__
 
 
+class Skipped(Exception):
+    """A check cannot say anything here; the message and, where there is one, the fix."""
+
+
 class Group:
     """Checks in the order in which they are declared."""
 

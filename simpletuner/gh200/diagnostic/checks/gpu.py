@@ -6,8 +6,11 @@ from ..facts import Facts
 from ..gpu import Gpu
 from ..result import FAIL, PASS, SKIP, WARN, Result, gb
 from .declare import NO_DEVICE, Group, each_gpu
+from .map import superchip_map
 
 GPU = Group("gpu")
+# On the page they come last.
+MEASURED = Group("gpu")
 
 LEAST_DRIVER = 535  # older ones lack advice and prefetch with a location
 GOOD_DRIVER = 570  # older ones kept file cache in HBM
@@ -53,6 +56,12 @@ def cuda_device(facts: Facts) -> Result:
         return Result(PASS, f"{count}, told by {gpus.source}; CUDA itself was not asked: {reason}")
     hint = f"; CUDA_VISIBLE_DEVICES={gpus.visible_devices!r}" if gpus.visible_devices is not None else ""
     return Result(FAIL, f"{NO_DEVICE} can be used: {gpus.source} sees {count}, but {reason}{hint}")
+
+
+GPU.check(
+    FAIL, "Which GPU, CPUs and memory does each rank get?",
+    "docs/SUPERCHIPS.md has the launch lines; numactl --show, nvidia-smi topo -m and CUDA_VISIBLE_DEVICES tell more",
+)(superchip_map)  # fmt: skip
 
 
 @GPU.check(FAIL, "Is it a GH200?", "none needed; run on a GH200 for its features")
@@ -160,11 +169,11 @@ def free_hbm(facts: Facts, gpu: Gpu) -> Result:
     return Result(WARN if free < LOW_HBM * gpu.memory_bytes else PASS, shown)
 
 
-@GPU.check(FAIL, "Does managed memory work beyond HBM?", "run without --skip-allocation where there is a GPU")
-def allocation(facts: Facts) -> Result:
-    return facts.allocation or Result(SKIP, "not asked for (--skip-allocation)")
-
-
-@GPU.check(WARN, "How fast are copies between host and GPU?", "run with --bandwidth on an idle machine")
+@MEASURED.check(WARN, "How fast are copies between host and GPU?", "run with --bandwidth on an idle machine")
 def bandwidth(facts: Facts) -> Result:
     return facts.bandwidth or Result(SKIP, "not asked for (--bandwidth)")
+
+
+@MEASURED.check(FAIL, "Does managed memory work beyond HBM?", "run without --skip-allocation where there is a GPU")
+def allocation(facts: Facts) -> Result:
+    return facts.allocation or Result(SKIP, "not asked for (--skip-allocation)")

@@ -8,20 +8,13 @@ from collections.abc import Iterator
 from ..facts import Facts
 from ..gpu import Gpu
 from ..result import FAIL, PASS, SKIP, WARN, Result
-from .declare import NO_DEVICE, Group
-
-MAP = Group("gpu")
+from .declare import NO_DEVICE
 
 CPU_NODE = "host_numa_id"
 # One CPU half has one GPU there; on a GB200 it has two.
 SINGLE = "GH200"
 
 
-@MAP.check(
-    FAIL, "Which GPU, CPUs and memory does each rank get?",
-    "docs/SUPERCHIPS.md has the launch lines; numactl --show, nvidia-smi topo -m and CUDA_VISIBLE_DEVICES "
-    "tell more",
-)  # fmt: skip
 def superchip_map(facts: Facts) -> Result:
     """Torch gives local rank N the device CUDA counts as N, which need not be NVML's N."""
     seen = sorted(

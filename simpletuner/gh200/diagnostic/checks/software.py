@@ -15,6 +15,7 @@ SOFTWARE = Group("software")
 LEAST_PYTHON, FIRST_TOO_NEW = (3, 12), (3, 14)
 LEAST_BINDINGS = (12, 9)
 NO_TORCH = "torch is not installed in this interpreter"
+SETUP = "scripts/setup.sh makes .venv with the locked packages"
 USE_VENV = "run with .venv/bin/python (scripts/setup.sh makes it)"
 OPTIONAL_PACKAGES = ("lz4", "nvidia-ml-py", "python-snappy", "zstandard")
 
@@ -30,8 +31,7 @@ def python_version(facts: Facts) -> Result:
 
 @SOFTWARE.check(
     FAIL, "Is torch there, whole, and built for CUDA?",
-    "install a CUDA build for this platform: scripts/setup.sh makes .venv with the locked packages (see "
-    "requirements/fork.lock)",
+    f"install a CUDA build for this platform: {SETUP} (see requirements/fork.lock)",
 )  # fmt: skip
 def torch_build(facts: Facts) -> Result:
     torch = facts.software.torch
@@ -113,6 +113,38 @@ def _covered(missing: list[str], architectures: tuple[str, ...]) -> bool:
     return all(any(own // 10 == int(name[3:]) // 10 and own <= int(name[3:]) for own in have) for name in missing)
 
 
+@SOFTWARE.check(FAIL, "Are the driver bindings there?", f"pip install 'cuda-bindings>=12.9'; {SETUP}")
+def cuda_bindings(facts: Facts) -> Result:
+    text = facts.software.packages.get("cuda-bindings")
+    if text is None:
+        if facts.software.torch is None:
+            return Result(SKIP, f"not installed; neither is torch: {USE_VENV}")
+        return Result(FAIL, "not installed: no memory hints, and unified-memory caches stay in plain RAM")
+    major, minor = (int(part) if part.isdigit() else 0 for part in f"{text}.0".split(".")[:2])
+    if (major, minor) < LEAST_BINDINGS:
+        return Result(FAIL, f"{text}: advice with a location came with 12.9")
+    return Result(PASS, text)
+
+
+@SOFTWARE.check(FAIL, "Are the packages of a run there?", SETUP)
+def packages(facts: Facts) -> Result:
+    found = facts.software.packages
+    missing = [name for name, version in found.items() if version is None]
+    if facts.software.torch is None:
+        return Result(
+            SKIP,
+            f"{len(missing)} of {len(found)} are missing, torch among them: not the training environment",
+            USE_VENV,
+        )
+    needed = [name for name in missing if name not in (*OPTIONAL_PACKAGES, "cuda-bindings")]
+    if needed:
+        return Result(FAIL, f"missing: {', '.join(needed)}")
+    optional = [name for name in missing if name in OPTIONAL_PACKAGES]
+    if optional:
+        return Result(WARN, f"missing: {', '.join(optional)}; only a config that asks for them needs them")
+    return Result(PASS, f"all {len(found)} installed")
+
+
 @SOFTWARE.check(
     FAIL, "Would torch take the allocator settings of the environment?",
     "unset the variable; stock PyTorch has no use_uvm keys, and scripts/setup_gh200_env.sh sets what a build "
@@ -130,9 +162,8 @@ def allocator_config(facts: Facts) -> Result:
             f"{name}={given.get(name, '')}: {text[:200]}" for name, text in software.refused_allocator_settings.items()
         )
         return Result(FAIL, f"this torch refuses {shown}")
-    unknown = [f"{name}: {text}" for name, text in software.problems.items() if name in given]
-    if unknown:
-        return Result(SKIP, "; ".join(unknown))
+    if software.problems:
+        return Result(SKIP, "; ".join(f"{name}: {text}" for name, text in software.problems.items()))
     return Result(PASS, ", ".join(f"{name}={value}" for name, value in given.items()))
 
 
@@ -147,41 +178,6 @@ def gh200_environment(facts: Facts) -> Result:
     if ours and software.environment_unjudged:
         return Result(SKIP, f"{', '.join(ours)}: not judged, {software.environment_unjudged}", USE_VENV)
     return Result(PASS, ", ".join(ours) or "nothing set: hints are off unless the config asks for them")
-
-
-@SOFTWARE.check(
-    FAIL, "Are the driver bindings there?",
-    "pip install 'cuda-bindings>=12.9'; scripts/setup.sh makes .venv with the locked packages",
-)  # fmt: skip
-def cuda_bindings(facts: Facts) -> Result:
-    text = facts.software.packages.get("cuda-bindings")
-    if text is None:
-        if facts.software.torch is None:
-            return Result(SKIP, f"not installed; neither is torch: {USE_VENV}")
-        return Result(FAIL, "not installed: no memory hints, and unified-memory caches stay in plain RAM")
-    major, minor = (int(part) if part.isdigit() else 0 for part in f"{text}.0".split(".")[:2])
-    if (major, minor) < LEAST_BINDINGS:
-        return Result(FAIL, f"{text}: advice with a location came with 12.9")
-    return Result(PASS, text)
-
-
-@SOFTWARE.check(FAIL, "Are the packages of a run there?", "scripts/setup.sh makes .venv with the locked packages")
-def packages(facts: Facts) -> Result:
-    found = facts.software.packages
-    missing = [name for name, version in found.items() if version is None]
-    if facts.software.torch is None:
-        return Result(
-            SKIP,
-            f"{len(missing)} of {len(found)} are missing, torch among them: not the training environment",
-            USE_VENV,
-        )
-    needed = [name for name in missing if name not in (*OPTIONAL_PACKAGES, "cuda-bindings")]
-    if needed:
-        return Result(FAIL, f"missing: {', '.join(needed)}")
-    optional = [name for name in missing if name in OPTIONAL_PACKAGES]
-    if optional:
-        return Result(WARN, f"missing: {', '.join(optional)}; only a config that asks for them needs them")
-    return Result(PASS, f"all {len(found)} installed")
 
 
 @SOFTWARE.check(WARN, "Which upstream release is under the fork?", "build it: ./execute_gh200_rebase.sh")

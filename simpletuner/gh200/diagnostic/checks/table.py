@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from ..facts import Facts
 from ..result import PASS, SKIP, Result
 from .config import CONFIG
-from .declare import Check
-from .gpu import GPU
+from .declare import Check, Skipped
+from .gpu import GPU, MEASURED
 from .host import HOST
-from .map import MAP
 from .software import SOFTWARE
 
-CHECKS: tuple[Check, ...] = tuple(check for group in (HOST, GPU, MAP, SOFTWARE, CONFIG) for check in group.checks)
+GROUPS = (HOST, GPU, SOFTWARE, CONFIG, MEASURED)
+CHECKS: tuple[Check, ...] = tuple(check for group in GROUPS for check in group.checks)
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,15 @@ class Finding:
 
 def run_checks(facts: Facts) -> tuple[Finding, ...]:
     """Every check, none of which can stop the others; those of a config only where one was given."""
-    asked = [check for check in CHECKS if facts.preflight is not None or check.group != CONFIG.name]
+    asked = [check for check in CHECKS if facts.config is not None or check.group != CONFIG.name]
     return tuple(_finding(check, facts) for check in asked)
 
 
 def _finding(check: Check, facts: Facts) -> Finding:
     try:
         result = check.ask(facts)
+    except Skipped as reason:
+        result = Result(SKIP, *reason.args)
     except Exception as error:  # an answer nobody has thought of must not cost the rest of the page
         result = Result(
             check.worst, f"the check itself failed: {type(error).__name__}: {error}", "report this with the JSON report"
