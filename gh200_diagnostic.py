@@ -32,20 +32,7 @@ def main() -> int:
 
 def _trainer() -> Any:
     """What runs the trainings of an acceptance run: the lab's, because the package itself must not know it."""
-    try:
-        return import_module("gh200_lab.validation.acceptance").Trainings()
-    except ImportError as error:
-        return NoTrainer(f"{error}; the trainings need gh200_lab beside {Path(__file__).name}, and .venv/bin/python")
-
-
-class NoTrainer:
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def missing(self) -> str:
-        return self._why
-
-    def close(self) -> None: ...
+    return import_module("gh200_lab.validation.acceptance").Trainings()
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def test_allocation_and_bandwidth_through_the_older_bindings(machine: Machine) -
         ({"fail": "cuMemsetD32Async", "fail_code": 700, "fail_after": 5}, "write of chunk 6 of"),
         ({"fail": "cuStreamSynchronize", "fail_code": 719, "fail_after": 4}, "CUDA_ERROR_LAUNCH_FAILED"),
         ({"fail": "cuMemRangeGetAttribute", "fail_code": 999}, "cuMemRangeGetAttribute returned CUDA_ERROR_UNKNOWN"),
-        ({"corrupt": 3}, "chunk 3 of 16 has a wrong checksum"),
+        ({"corrupt": 3}, "chunk 3 of 16 has wrong bytes"),
     ],
 )
 def test_allocation_that_fails_half_way(machine: Machine, faults: dict[str, object], words: str) -> None:

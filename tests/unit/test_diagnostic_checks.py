@@ -116,13 +116,13 @@ def with_config(files: int = 1, machine: str = "limited_container", **config: An
 def preflighted(tmp_path: Path) -> tuple[Facts, dict[str, Finding]]:
     """A config that preflight has nothing against; what it says itself is tested with it."""
     facts = replace(with_config()(tmp_path)[0], preflight=Preflighted(told=("model: there",)))
-    return facts, {finding.id: finding for finding in run_checks(facts, True)}
+    return facts, {finding.id: finding for finding in run_checks(facts)}
 
 
 def measured(**changes: Any) -> Make:
     def make(tmp_path: Path) -> tuple[Facts, dict[str, Finding]]:
         facts = replace(diagnose(changed(tmp_path, GH200))[0], **changes)
-        return facts, {finding.id: finding for finding in run_checks(facts, False)}
+        return facts, {finding.id: finding for finding in run_checks(facts)}
 
     return make
 
@@ -336,9 +336,11 @@ def test_config_that_names_no_dataset(tmp_path: Path) -> None:
 
 def test_visible_devices_choose_whose_attributes_are_shown(tmp_path: Path) -> None:
     attributes = [{"83": 1, "89": 1, "100": 1, "130": 1, "131": 20}]
+    uuids = {place: {"nvmlDeviceGetUUID": f"GPU-{place}"} for place in range(4)}
     machine = changed(
-        tmp_path, "four_superchips", environ={"CUDA_VISIBLE_DEVICES": "2"}, driver={"attributes": attributes}
-    )
+        tmp_path, "four_superchips", environ={"CUDA_VISIBLE_DEVICES": "2"}, nvml={"devices": uuids},
+        driver={"attributes": attributes, "uuids": ["GPU-2"]},
+    )  # fmt: skip
     facts, _ = diagnose(machine)
     assert [bool(gpu.attributes) for gpu in facts.gpus.devices] == [False, False, True, False]
     assert facts.gpus.devices[2].numa_node == 20
@@ -362,7 +364,7 @@ def test_what_a_control_group_leaves_is_found_by_kind(tmp_path: Path) -> None:
     facts, _ = diagnose(changed(tmp_path, "limited_container"))
     renamed = tuple(replace(room, name="?", bytes=5) if room.kind == "machine" else room for room in facts.host.rooms)
     group = min(room.bytes for room in facts.host.rooms if room.kind == "control group")
-    told = run_checks(replace(facts, host=replace(facts.host, rooms=renamed)), False)
+    told = run_checks(replace(facts, host=replace(facts.host, rooms=renamed)))
     (check,) = [finding for finding in told if finding.id == "cgroup_memory"]
     assert f"a run may take {gb(group)}" in check.message
 

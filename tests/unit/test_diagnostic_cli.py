@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -246,8 +247,20 @@ def test_torch_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_allocator_settings_are_judged_by_the_real_torch(value: str, refused: str) -> None:
     pytest.importorskip("torch")
-    answer = refusal(Machine(environ=os.environ | {"PYTORCH_CUDA_ALLOC_CONF": value}), "PYTORCH_CUDA_ALLOC_CONF")
-    assert answer is not None and refused in answer and bool(answer) == bool(refused)
+    machine = Machine(environ=os.environ | {"PYTORCH_CUDA_ALLOC_CONF": value})
+    answer, unasked = refusal(machine, "PYTORCH_CUDA_ALLOC_CONF")
+    assert refused in answer and bool(answer) == bool(refused) and not unasked
+
+
+def test_allocator_settings_that_torch_never_judged_are_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simpletuner.gh200.diagnostic.torch_build.TORCH_SECONDS", 1.0)
+    machine = torch_like(tmp_path, "import time; time.sleep(1000)")
+    answer, unasked = refusal(
+        replace(machine, environ={**machine.environ, "PYTORCH_ALLOC_CONF": "a:1"}), "PYTORCH_ALLOC_CONF"
+    )
+    assert answer == "" and "no answer" in unasked
 
 
 def test_allocator_settings_that_abort_torch_do_not_hide_what_it_is() -> None:

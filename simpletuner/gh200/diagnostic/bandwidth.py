@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from ..memory.driver import CudaError
-from .allocation import SMALLEST_CHUNK, Tell
-from .device import Device
-from .result import FAIL, PASS, SKIP, WARN, gb
+from .device import Device, Tell, ordinary
+from .result import FAIL, PASS, SKIP, WARN, Result, gb
 
 REPEATS = 5
 LARGEST = 1 << 30
@@ -22,7 +21,8 @@ IN, OUT = "host to device", "device to host"
 PUBLISHED_GB_S = (297.0, 375.0)
 PEAK_GB_S = 450.0
 NEAR_ENOUGH = 0.8
-JUDGED_PATH = "pinned"
+# The path that is judged.
+PINNED = "pinned"
 
 Step = Callable[[], None]
 
@@ -39,10 +39,9 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Bandwidth:
-    status: str
-    message: str
-    fix: str = ""
+class Bandwidth(Result):
+    """How the copies went; no rates where none could be made."""
+
     bytes: int = 0
     repeats: int = 0
     published_gb_s: tuple[float, float] = PUBLISHED_GB_S
@@ -50,60 +49,32 @@ class Bandwidth:
 
 
 @contextmanager
-def _pageable(device: Device, size: int) -> Iterator[tuple[Step, Step]]:
-    mapping = mmap.mmap(-1, size)
-    buffer = (ctypes.c_ubyte * size).from_buffer(mapping)
-    host = ctypes.addressof(buffer)
-    ctypes.memset(host, 1, size)
-    there = device.allocate(size)
-    try:
-        yield lambda: device.copy_in(there, host, size), lambda: device.copy_out(host, there, size)
-    finally:
-        device.free(there)
-        del buffer
-        mapping.close()
+def _copied(device: Device, size: int, memory: AbstractContextManager[int]) -> Iterator[tuple[Step, Step]]:
+    with memory as host, device.plain(size) as there:
+        yield partial(device.copy_in, there, host, size), partial(device.copy_out, host, there, size)
 
 
 @contextmanager
-def _pinned(device: Device, size: int) -> Iterator[tuple[Step, Step]]:
-    host = device.allocate_pinned(size)
-    try:
-        ctypes.memset(host, 1, size)
-        there = device.allocate(size)
-        try:
-            yield lambda: device.copy_in(there, host, size), lambda: device.copy_out(host, there, size)
-        finally:
-            device.free(there)
-    finally:
-        device.free_pinned(host)
-
-
-@contextmanager
-def _managed(device: Device, size: int) -> Iterator[tuple[Step, Step]]:
-    pointer = device.allocate_managed(size)
-    try:
+def _prefetched(device: Device, size: int) -> Iterator[tuple[Step, Step]]:
+    with device.managed(size) as pointer:
         ctypes.memset(pointer, 1, size)
-        yield lambda: device.move_in(pointer, size), lambda: device.move_out(pointer, size)
-    finally:
-        device.free(pointer)
-
-
-PATHS = {"pageable": _pageable, "pinned": _pinned, "managed prefetch": _managed}
+        yield partial(device.move_in, pointer, size), partial(device.move_out, pointer, size)
 
 
 def measure(device: Device, room: Callable[[], int], coherent: bool, tell: Tell) -> Bandwidth:
     rates: list[Rate] = []
-    path = ""
+    path = "free memory"
     try:
-        free, _ = device.memory()
-        size = min(LARGEST, free // 4, room() // 4) // SMALLEST_CHUNK * SMALLEST_CHUNK
+        size = device.sample(LARGEST, room())
         if not size:
-            fix = "free memory on the host or the GPU"
-            return Bandwidth(SKIP, f"not enough free memory: {gb(free)} HBM, {gb(room())} on the host", fix)
-        paths = {name: path for name, path in PATHS.items() if path is not _managed or device.shares_managed_memory}
-        for number, (path, prepare) in enumerate(paths.items()):
+            text = f"not enough free memory: {gb(device.memory()[0])} HBM, {gb(room())} on the host"
+            return Bandwidth(SKIP, text, "free memory on the host or the GPU")
+        paths = {"pageable": _copied(device, size, ordinary(size)), PINNED: _copied(device, size, device.pinned(size))}
+        if device.shares_managed_memory:
+            paths["managed prefetch"] = _prefetched(device, size)
+        for number, (path, prepared) in enumerate(paths.items()):
             tell("bandwidth", number / len(paths))
-            with prepare(device, size) as (into, out):
+            with prepared as (into, out):
                 rates += _rates(path, into, out, size)
     except CudaError as error:
         return Bandwidth(FAIL, f"{path}: {error}", "check nvidia-smi and dmesg", rates=tuple(rates))
@@ -134,17 +105,12 @@ def _judged(rates: tuple[Rate, ...], size: int, coherent: bool) -> Bandwidth:
     text = f"GB/s, median of {REPEATS} of {gb(size)} (lowest to highest): {shown}"
     low, high = PUBLISHED_GB_S
     published = f"published for GH200, not measured by us: {low:g} to {high:g}, peak {PEAK_GB_S:g} a direction"
-    slow = [rate for rate in rates if rate.path == JUDGED_PATH and rate.median < NEAR_ENOUGH * low]
+    slow = [rate for rate in rates if rate.path == PINNED and rate.median < NEAR_ENOUGH * low]
     if not coherent:
-        status, fix = PASS, ""
-        text = f"{text}; not judged: this GPU is not coherent with the host ({published})"
-    elif slow:
-        status, fix = (
-            WARN,
-            "bind the process to the GPU's own CPU node (numactl), stop other users of the memory, check c2c_links",
-        )
+        shown = f"{text}; not judged: this GPU is not coherent with the host ({published})"
+        return Bandwidth(PASS, shown, "", size, REPEATS, rates=rates)
+    if slow:
+        fix = "bind the process to the GPU's own CPU node (numactl), stop other users of the memory, check c2c_links"
         text = f"{text}; below {NEAR_ENOUGH:.0%} of the lowest {published}"
-    else:
-        status, fix = PASS, ""
-        text = f"{text}; {published}"
-    return Bandwidth(status, text, fix, size, REPEATS, rates=rates)
+        return Bandwidth(WARN, text, fix, size, REPEATS, rates=rates)
+    return Bandwidth(PASS, f"{text}; {published}", "", size, REPEATS, rates=rates)

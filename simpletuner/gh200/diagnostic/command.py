@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,17 +19,14 @@ from .allocation import Allocation, try_allocation
 from .bandwidth import Bandwidth, measure
 from .checks.table import Finding, run_checks
 from .device import Device
-from .facts import Facts
-from .gpu import read_gpus
+from .facts import Facts, read_facts
 from .host import read_host
 from .machine import Machine
-from .output import check_output, standard_output, write_report
+from .output import UNUSABLE, check_output, deliver, report_head
 from .preflighted import ask_preflight
-from .print import Progress, print_page, summary
-from .result import FAIL, SKIP, STATUSES
-from .software import read_software
+from .print import Page, Progress, show_facts, show_findings, summary
+from .result import FAIL, SKIP, STATUSES, Result
 
-SCHEMA_VERSION = 1
 REPORT = "gh200_diagnostic_report.json"
 LARGEST_SCALE = 100.0
 INTERRUPTED = 130
@@ -96,69 +91,49 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _dynamic(facts: Facts, machine: Machine, options: argparse.Namespace, progress: Progress) -> Facts:
-    """The tests that use the GPU, the largest one last."""
-    if options.skip_allocation and not options.bandwidth:
-        return facts
-    driver = None if facts.gpus.hung else machine.driver()
-    if not isinstance(driver, Driver):
-        allocation = None if options.skip_allocation else Allocation(SKIP, _NO_DRIVER)
-        return replace(
-            facts, allocation=allocation, bandwidth=Bandwidth(SKIP, _NO_DRIVER) if options.bandwidth else None
-        )
+def _measured(facts: Facts, machine: Machine, options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    """The results of the tests that use the GPU, the largest one last."""
 
     def room() -> int:
         return read_host(machine).room_bytes
 
+    tests: dict[str, tuple[type[Result], Callable[[Device], Result]]] = {}
+    if options.bandwidth:
+        tests["bandwidth"] = (Bandwidth, lambda device: measure(device, room, facts.gpus.coherent, progress))
+    if not options.skip_allocation:
+        scale = options.oversubscription_scale
+        tests["allocation"] = (Allocation, lambda device: try_allocation(device, scale, room, progress))
+    driver = machine.driver() if tests and not facts.gpus.hung else None
+    if not isinstance(driver, Driver):
+        return {name: kind(SKIP, _NO_DRIVER) for name, (kind, _) in tests.items()}
     try:
         device = Device(driver, 0)
     except CudaError as error:
         text, fix = f"the GPU cannot be opened: {error}", "check nvidia-smi: another process may hold it exclusively"
-        allocation = None if options.skip_allocation else Allocation(FAIL, text, fix)
-        return replace(
-            facts, allocation=allocation, bandwidth=Bandwidth(FAIL, text, fix) if options.bandwidth else None
-        )
+        return {name: kind(FAIL, text, fix) for name, (kind, _) in tests.items()}
     try:
-        if options.bandwidth:
-            facts = replace(facts, bandwidth=measure(device, room, facts.gpus.coherent, progress))
-        if not options.skip_allocation:
-            scale = options.oversubscription_scale
-            facts = replace(facts, allocation=try_allocation(device, scale, room, progress))
+        return {name: test(device) for name, (_, test) in tests.items()}
     finally:
         progress.end()
         device.close()
-    return facts
-
-
-def report_of(facts: Facts, findings: tuple[Finding, ...], arguments: Sequence[str], code: int) -> dict[str, Any]:
-    counts = {status: sum(finding.status == status for finding in findings) for status in STATUSES}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-        "arguments": list(arguments),
-        "facts": asdict(facts) | {"memory_mode": facts.memory_mode, "room_bytes": facts.host.room_bytes},
-        "checks": [asdict(finding) for finding in findings],
-        "summary": counts | {"exit_code": code},
-    }
 
 
 def diagnose(
     machine: Machine, options: argparse.Namespace, config: Mapping[str, object] | None
 ) -> tuple[Facts, tuple[Finding, ...]]:
     progress = Progress(options.quiet)
-    progress("asking the machine")
-    gpus = read_gpus(machine)
-    facts = Facts(read_host(machine), gpus, read_software(machine))
+    facts = read_facts(machine, progress)
     if config is not None:
         progress("reading the datasets of the config")
+        gpus = facts.gpus
         processes = max(1, gpus.usable or len(gpus.devices))
         facts = replace(
             facts,
             config=read_config(options.config, config, processes, machine.environ),
             preflight=ask_preflight(options.config, config, processes, machine.environ, gpus.least_memory),
         )
-    facts = _dynamic(facts, machine, options, progress)
-    return facts, run_checks(facts, config is not None)
+    facts = replace(facts, **_measured(facts, machine, options, progress))
+    return facts, run_checks(facts)
 
 
 def _options(words: list[str]) -> argparse.Namespace:
@@ -190,7 +165,7 @@ def main(
         config = None if options.config is None else loaded_config(options.config.expanduser())
     except GH200Error as error:
         print(error.render(), file=sys.stderr)
-        return 2
+        return UNUSABLE
     if options.acceptance:
         return acceptance.accept(machine or Machine(), options, words, trainer)
     try:
@@ -198,22 +173,14 @@ def main(
     except KeyboardInterrupt:
         print("\ninterrupted; what was allocated has been freed, no report was written", file=sys.stderr)
         return INTERRUPTED
-    code = 1 if any(finding.status == FAIL for finding in findings) else 0
-    text = json.dumps(report_of(facts, findings, words, code), indent=1) + "\n"
-    try:
-        write_report(options.output, text)
-    except OSError as error:
-        print(f"The report could not be written to {options.output}: {error}", file=sys.stderr)
-        return 2
-    _show(options, facts, findings, text)
-    return code
+    counts = {status: sum(finding.status == status for finding in findings) for status in STATUSES}
+    report = report_head(facts, words) | {
+        "checks": [asdict(finding) for finding in findings],
+        "summary": counts | {"exit_code": int(counts[FAIL] > 0)},
+    }
 
+    def show(page: Page) -> None:
+        show_facts(page, facts)
+        show_findings(page, findings)
 
-def _show(options: argparse.Namespace, facts: Facts, findings: tuple[Finding, ...], text: str) -> None:
-    with standard_output():
-        if options.json:
-            sys.stdout.write(text)
-            return
-        if not options.quiet:
-            print_page(facts, findings, sys.stdout)
-        print(summary(findings, str(options.output)))
+    return deliver(report, options, show, summary(findings))

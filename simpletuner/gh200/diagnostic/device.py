@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from ..memory.driver import HOST, NO_FLAGS, CudaError, DeviceAttribute, Driver, Place, RangeAttribute
 
 WORD = 4
+GRANULE = 2 << 20
+Tell = Callable[[str, float], None]  # which work, and the share of it that is done
+
+
+def holds(pointer: int, word: int, size: int) -> bool:
+    """Whether the host reads this word all over a range; other threads may run meanwhile."""
+    block = word.to_bytes(WORD, sys.byteorder) * (GRANULE // WORD)
+    compare = ctypes.CDLL(None).memcmp
+    compare.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+    starts = range(0, size, GRANULE)
+    return not any(compare(pointer + start, block, min(GRANULE, size - start)) for start in starts)
+
+
+@contextmanager
+def ordinary(size: int) -> Iterator[int]:
+    """Memory no driver knows of, touched by the CPU."""
+    mapping = mmap.mmap(-1, size)
+    buffer = (ctypes.c_ubyte * size).from_buffer(mapping)
+    try:
+        ctypes.memset(ctypes.addressof(buffer), 1, size)
+        yield ctypes.addressof(buffer)
+    finally:
+        del buffer
+        mapping.close()
 
 
 class Device:
@@ -18,28 +48,43 @@ class Device:
         """Free and total bytes of the GPU's own memory."""
         return self.driver.memory_info(self.ordinal)
 
+    def sample(self, largest: int, host: int) -> int:
+        """Bytes one test may take: a quarter of what GPU and host have free, in whole granules; 0 where that is none."""
+        return min(largest, self.memory()[0] // 4, host // 4) // GRANULE * GRANULE
+
     @property
     def shares_managed_memory(self) -> bool:
         """Whether managed memory may be used from both sides at once, which prefetch to the GPU needs."""
         return bool(self.driver.device_attribute(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, self.ordinal))
 
-    def allocate_managed(self, size: int) -> int:
-        return self.driver.allocate_managed(size, self.ordinal)
+    @contextmanager
+    def managed(self, size: int) -> Iterator[int]:
+        pointer = self.driver.allocate_managed(size, self.ordinal)
+        try:
+            yield pointer
+        finally:
+            self.driver.free(pointer, self.ordinal)
 
-    def allocate(self, size: int) -> int:
+    @contextmanager
+    def plain(self, size: int) -> Iterator[int]:
+        """Memory of the GPU alone."""
         with self.driver.on_device(self.ordinal):
-            return int(self.driver.call("cuMemAlloc", size))
+            pointer = int(self.driver.call("cuMemAlloc", size))
+        try:
+            yield pointer
+        finally:
+            self.driver.free(pointer, self.ordinal)
 
-    def free(self, pointer: int) -> None:
-        self.driver.free(pointer, self.ordinal)
-
-    def allocate_pinned(self, size: int) -> int:
+    @contextmanager
+    def pinned(self, size: int) -> Iterator[int]:
         with self.driver.on_device(self.ordinal):
-            return int(self.driver.call("cuMemHostAlloc", size, NO_FLAGS))
-
-    def free_pinned(self, pointer: int) -> None:
-        with self.driver.on_device(self.ordinal):
-            self.driver.call("cuMemFreeHost", pointer)
+            pointer = int(self.driver.call("cuMemHostAlloc", size, NO_FLAGS))
+        try:
+            ctypes.memset(pointer, 1, size)
+            yield pointer
+        finally:
+            with self.driver.on_device(self.ordinal):
+                self.driver.call("cuMemFreeHost", pointer)
 
     def fill(self, pointer: int, word: int, size: int) -> None:
         """Writes a 32-bit word over a range: the GPU does it, not the host."""

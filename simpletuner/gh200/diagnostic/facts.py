@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..preflight.config import Config
 from .allocation import Allocation
 from .bandwidth import Bandwidth
-from .gpu import Gpus
-from .host import Host
+from .gpu import Gpus, read_gpus
+from .host import Host, read_host
+from .machine import Machine
 from .preflighted import Preflighted
-from .software import Software
+from .software import Software, read_software
 
 GRACE = "aarch64"
 
@@ -41,3 +43,9 @@ class Facts:
         if any(gpu.numa_node is not None for gpu in coherent):
             return "NUMA"
         return "unknown" if any(not node.cpus and node.total_bytes for node in self.host.nodes) else "CDMM"
+
+
+def read_facts(machine: Machine, say: Callable[[str], None]) -> Facts:
+    """What can be told without touching the GPU."""
+    say("asking the machine")
+    return Facts(read_host(machine), read_gpus(machine), read_software(machine))

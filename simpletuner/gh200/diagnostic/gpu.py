@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import GH200Error
 from ..memory.driver import BindingsMissing, DeviceAttribute, Driver
 from ..memory.hbm import NUMA_NODE
-from .machine import Machine, Ran
+from .machine import Machine, Ran, found_in
 
 SMI_SECONDS = 10.0
 SMI_FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.used", "uuid")
@@ -77,50 +77,31 @@ def read_gpus(machine: Machine) -> Gpus:
     """nvidia-smi goes first: where it hangs, NVML and the driver would hang this process too, beyond any time limit."""
     query = f"--query-gpu={','.join(SMI_FIELDS)}"
     smi = machine.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), SMI_SECONDS, machine.environ)
-    visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
-    kernel = _kernel_driver(machine)
-    problems: dict[str, str] = {}
+    told = Gpus(
+        visible_devices=machine.environ.get("CUDA_VISIBLE_DEVICES"),
+        # The kernel module's own first line: proof of a GPU's driver where nothing else can be asked.
+        kernel_driver=found_in(machine.root / "proc/driver/nvidia/version", r"(.+)"),
+    )
     if smi.hung:
-        return Gpus(
-            visible_devices=visible,
-            kernel_driver=kernel,
-            hung=True,
-            asked_cuda=False,
-            problems={"nvidia-smi": smi.problem},
-        )
+        return replace(told, hung=True, asked_cuda=False, problems={"nvidia-smi": smi.problem})
+    problems: dict[str, str] = {}
     found, version = _from_nvml(machine.nvml(), problems)
     source = "NVML"
     if not found:
         found, version = _from_smi(smi, problems)
         source = "nvidia-smi"
     driver = machine.driver()
-    usable = cuda = None
     if isinstance(driver, GH200Error):
         problems["CUDA driver"] = f"{driver.what}{f' ({driver.why})' if driver.why else ''}"
+        told = replace(told, asked_cuda=not isinstance(driver, BindingsMissing))
     else:
-        usable, cuda = driver.device_count, f"{driver.version // 1000}.{driver.version % 1000 // 10}"
-        if not found:
-            source = "CUDA driver"
-        found = _with_attributes(found, driver, visible)
-    return Gpus(
-        devices=tuple(found),
-        source=source if found else None,
-        driver_version=version,
-        cuda_version=cuda,
-        usable=usable,
-        visible_devices=visible,
-        kernel_driver=kernel,
-        asked_cuda=not isinstance(driver, BindingsMissing),
-        problems=problems,
+        source = source if found else "CUDA driver"
+        found = _with_attributes(found, driver)
+        cuda = f"{driver.version // 1000}.{driver.version % 1000 // 10}"
+        told = replace(told, usable=driver.device_count, cuda_version=cuda)
+    return replace(
+        told, devices=tuple(found), source=source if found else None, driver_version=version, problems=problems
     )
-
-
-def _kernel_driver(machine: Machine) -> str | None:
-    """The kernel module's own first line: proof of a GPU's driver where nothing else can be asked."""
-    try:
-        return (machine.root / "proc/driver/nvidia/version").read_text(errors="replace").splitlines()[0]
-    except (OSError, IndexError):
-        return None
 
 
 def _from_nvml(nvml: Any, problems: dict[str, str]) -> tuple[list[Gpu], str | None]:
@@ -202,14 +183,14 @@ def _from_smi(smi: Ran, problems: dict[str, str]) -> tuple[list[Gpu], str | None
     return found, version
 
 
-def _with_attributes(found: list[Gpu], driver: Driver, visible: str | None) -> list[Gpu]:
+def _with_attributes(found: list[Gpu], driver: Driver) -> list[Gpu]:
     """CUDA and NVML number devices each in a way of their own; a UUID is the same to both."""
     by_index = {gpu.index: gpu for gpu in found}
     by_uuid = {gpu.uuid: gpu.index for gpu in found if gpu.uuid}
     complete = []
     for device in range(driver.device_count):
         uuid = _asked(driver.device_uuid, device)
-        index = by_uuid.get(uuid, _physical(device, visible))
+        index = by_uuid.get(uuid, device)
         gpu = by_index.pop(index, None) or Gpu(device, driver.device_name(device), uuid=uuid)
         attributes = {}
         for attribute in DeviceAttribute:
@@ -220,10 +201,3 @@ def _with_attributes(found: list[Gpu], driver: Driver, visible: str | None) -> l
         node = gpu.numa_node if own_node is None else own_node
         complete.append(replace(gpu, attributes=attributes, numa_node=node, cuda_number=device))
     return sorted([*complete, *by_index.values()], key=lambda gpu: gpu.index)
-
-
-def _physical(device: int, visible: str | None) -> int:
-    """What CUDA_VISIBLE_DEVICES says, where no source tells UUIDs."""
-    listed = [part.strip() for part in (visible or "").split(",") if part.strip()]
-    named = listed[device] if device < len(listed) else ""
-    return int(named) if named.isdigit() else device

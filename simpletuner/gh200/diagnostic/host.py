@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..memory.limits import Group, Limit, control_groups, memory_limits
 from ..memory.numa import listed, memory_of
-from .machine import Machine
+from .machine import Machine, found_in
 
 UNLIMITED = -1
 
@@ -63,55 +62,37 @@ class Host:
 
 def read_host(machine: Machine) -> Host:
     root = machine.root
-    fields = _meminfo(root / "proc/meminfo")
-    nodes = _nodes(root / "sys/devices/system/node")
+    nodes_folder, cgroup = root / "sys/devices/system/node", root / "sys/fs/cgroup"
+    total, available = (
+        int(found_in(root / "proc/meminfo", rf"^{name}:\s+(\d+) kB$") or 0) * 1024
+        for name in ("MemTotal", "MemAvailable")
+    )
+    # Without them the machine says nothing of its memory, and there is nothing to be bounded by.
+    limits = memory_limits(proc=root / "proc", cgroup=cgroup, nodes=nodes_folder) if total and available else ()
+    nodes = _nodes(nodes_folder)
     gpu_nodes = [node for node in nodes if not node.cpus and node.total_bytes]
+    memlock = found_in(root / "proc/self/limits", r"^Max locked memory\s+(\w+)")
     shm = machine.filesystem(root / "dev/shm")
     return Host(
         architecture=machine.architecture,
         kernel=machine.kernel,
         page_bytes=machine.page_size,
         cpus=len(machine.cpus),
-        cpu_nodes_used=_nodes_used(root / "sys/devices/system/node", nodes, machine.cpus),
-        transparent_hugepages=_chosen(_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
-        numa_balancing=_text(root / "proc/sys/kernel/numa_balancing"),
-        init_on_alloc=_boot_option(_text(root / "proc/cmdline"), "init_on_alloc"),
+        cpu_nodes_used=_nodes_used(nodes_folder, nodes, machine.cpus),
+        transparent_hugepages=found_in(root / "sys/kernel/mm/transparent_hugepage/enabled", r"\[(\w+)\]"),
+        numa_balancing=found_in(root / "proc/sys/kernel/numa_balancing", r"(\S+)"),
+        init_on_alloc=found_in(root / "proc/cmdline", r".*\binit_on_alloc=(\S+)"),
         nodes=nodes,
-        memory_total_bytes=fields.get("MemTotal", 0),
-        memory_available_bytes=fields.get("MemAvailable", 0),
+        memory_total_bytes=total,
+        memory_available_bytes=available,
         gpu_nodes_total_bytes=sum(node.total_bytes for node in gpu_nodes),
         gpu_nodes_free_bytes=sum(node.free_bytes for node in gpu_nodes),
-        groups=tuple(
-            sorted(control_groups(root / "proc", root / "sys/fs/cgroup"), key=lambda group: group.limit_bytes)
-        ),
-        rooms=_rooms(root, fields),
-        memlock_bytes=_memlock(_text(root / "proc/self/limits")),
+        groups=tuple(sorted(control_groups(root / "proc", cgroup), key=lambda group: group.limit_bytes)),
+        rooms=tuple(limits),
+        memlock_bytes=UNLIMITED if memlock == "unlimited" else int(memlock) if memlock else None,
         shm_total_bytes=shm[0] if shm else None,
         shm_free_bytes=shm[1] if shm else None,
     )
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
-
-
-def _chosen(text: str | None) -> str | None:
-    """The word in brackets of a kernel choice such as `always [madvise] never`."""
-    found = re.search(r"\[(\w+)\]", text or "")
-    return found[1] if found else None
-
-
-def _boot_option(command_line: str | None, name: str) -> str | None:
-    values = [word.partition("=")[2] for word in (command_line or "").split() if word.startswith(f"{name}=")]
-    return values[-1] if values else None
-
-
-def _meminfo(path: Path) -> dict[str, int]:
-    pattern = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
-    return {name: int(size) * 1024 for name, size in pattern.findall(_text(path) or "")}
 
 
 def _nodes(folder: Path) -> tuple[Node, ...]:
@@ -128,17 +109,3 @@ def _nodes(folder: Path) -> tuple[Node, ...]:
 
 def _nodes_used(folder: Path, nodes: tuple[Node, ...], cpus: frozenset[int]) -> tuple[int, ...]:
     return tuple(node.number for node in nodes if cpus & listed(folder / f"node{node.number}/cpulist"))
-
-
-def _rooms(root: Path, fields: dict[str, int]) -> tuple[Limit, ...]:
-    if not {"MemTotal", "MemAvailable"} <= set(fields):
-        return ()
-    nodes = root / "sys/devices/system/node"
-    return tuple(memory_limits(proc=root / "proc", cgroup=root / "sys/fs/cgroup", nodes=nodes))
-
-
-def _memlock(limits: str | None) -> int | None:
-    found = re.search(r"^Max locked memory\s+(\w+)", limits or "", re.MULTILINE)
-    if not found:
-        return None
-    return UNLIMITED if found[1] == "unlimited" else int(found[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +73,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_SECONDS_TO_DIE)
     except subprocess.TimeoutExpired:
         pass  # stuck in the kernel, where no signal reaches it
+
+
+def found_in(path: Path, pattern: str) -> str | None:
+    """What the first group of a pattern matches in a file; None where there is no such file or no match."""
+    try:
+        found = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 def _nvml() -> Any:

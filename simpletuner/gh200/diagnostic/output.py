@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ..errors import GH200Error
+from ..own_files import write_whole
+from .facts import Facts
+from .print import Page
 
+SCHEMA_VERSION = 1
+UNUSABLE = 2
 # More than any report has, so that a full disk is noticed before the work and not after it.
 ROOM = 1 << 20
 
@@ -43,22 +53,40 @@ def _is_plain(target: Path) -> bool:
         return True
 
 
-def write_report(target: Path, text: str) -> None:
-    """A reader sees the old report or the new one."""
-    if not _is_plain(target):
-        target.write_text(text, encoding="utf-8")
-        return
-    place = target.resolve()
-    part = place.with_name(f".{place.name}.{os.getpid()}")
+def report_head(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
+    """What the reports of a diagnosis and of an acceptance run begin with."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+        "arguments": list(words),
+        "facts": asdict(facts) | {"memory_mode": facts.memory_mode, "room_bytes": facts.host.room_bytes},
+    }
+
+
+def deliver(report: dict[str, Any], options: argparse.Namespace, show: Callable[[Page], None], summary: str) -> int:
+    """Writes and prints a report; the exit code is the one it names, unless it could not be written."""
+    text = json.dumps(report, indent=1) + "\n"
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(place)
-    finally:
-        part.unlink(missing_ok=True)
+        if _is_plain(options.output):
+            write_whole(options.output.resolve(), text)
+        else:
+            options.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        # Minutes of work are not lost because a disk filled up meanwhile.
+        print(f"The report could not be written to {options.output}: {error}. This is it:\n{text}", file=sys.stderr)
+        return UNUSABLE
+    with _standard_output():
+        if options.json:
+            sys.stdout.write(text)
+        else:
+            if not options.quiet:
+                show(Page(sys.stdout))
+            print(f"{summary}. Report: {options.output}")
+    return int(report["summary"]["exit_code"])
 
 
 @contextmanager
-def standard_output() -> Iterator[None]:
+def _standard_output() -> Iterator[None]:
     """For everything that is printed: letters it cannot show and a reader who has gone are no errors."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")

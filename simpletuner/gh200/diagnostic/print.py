@@ -14,35 +14,24 @@ from typing import TextIO
 from .checks.table import Finding
 from .facts import Facts
 from .gpu import Gpu
-from .host import UNLIMITED, Host
+from .host import Host
 from .result import FAIL, PASS, SKIP, STATUSES, WARN, gb
 from .software import Software
 from .torch_build import Torch
 
-COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2"}
+# Of checks, and of the claims of an acceptance run.
+COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2", "shown": "32", "refuted": "31", "not tested": "2"}
 PLAIN_WIDTH = 120
 NARROWEST = 60
 LABEL = 16
 SHOWN = 80
-NODE_NUMBERS = ("numa_id", "host_numa_id")
-
-
-def wants_colour(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def fact_rows(facts: Facts) -> Iterator[tuple[str, str]]:
-    yield from _host_rows(facts.host)
-    yield from _gpu_rows(facts)
-    yield from _software_rows(facts.software)
 
 
 def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
     yield "machine", f"{host.architecture}, kernel {host.kernel}, {host.cpus} CPUs, {host.page_bytes // 1024} KB pages"
-    memlock = "unlimited" if host.memlock_bytes == UNLIMITED else gb(host.memlock_bytes)
     shm = f"/dev/shm {gb(host.shm_free_bytes)} of {gb(host.shm_total_bytes)} free"
     available = f"{gb(host.cpu_available_bytes)} available; a run may take {gb(host.room_bytes)}"
-    yield "memory", f"{gb(host.cpu_memory_bytes)}, {available}; memlock {memlock}; {shm}"
+    yield "memory", f"{gb(host.cpu_memory_bytes)}, {available}; {shm}"
     for group in host.groups:
         yield "control group", f"{group.name}: {gb(group.used_bytes)} used of {gb(group.limit_bytes)}"
     nodes = [f"{node.number} ({node.cpus or 'no'} CPUs, {gb(node.total_bytes)})" for node in host.nodes]
@@ -58,8 +47,6 @@ def _gpu_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "GPU driver", f"{versions}; memory mode {facts.memory_mode}" if gpus.devices else "no GPU was found"
     for gpu in gpus.devices:
         yield f"GPU {gpu.index}", _gpu(gpu)
-    for indices, text in _attributes(gpus.devices).items():
-        yield "attributes", f"GPU {', '.join(map(str, indices))}: {text}"
     if gpus.kernel_driver:
         yield "kernel driver", gpus.kernel_driver
     for source, problem in gpus.problems.items():
@@ -88,16 +75,6 @@ def _gpu(gpu: Gpu) -> str:
     return ", ".join(parts)
 
 
-def _attributes(gpus: tuple[Gpu, ...]) -> dict[tuple[int, ...], str]:
-    """The device attributes, each set once with the GPUs it holds for; node numbers differ, and stand elsewhere."""
-    found: dict[str, list[int]] = {}
-    for gpu in gpus:
-        shown = [f"{name}={value}" for name, value in gpu.attributes.items() if name not in NODE_NUMBERS]
-        if shown:
-            found.setdefault(" ".join(shown), []).append(gpu.index)
-    return {tuple(indices): text for text, indices in found.items()}
-
-
 def _torch(torch: Torch | None) -> str:
     if torch is None:
         return "not installed in this interpreter"
@@ -106,40 +83,55 @@ def _torch(torch: Torch | None) -> str:
     return f"{torch.version}, CUDA {torch.cuda or 'none'}, sees {torch.device_count} GPUs"
 
 
-def summary(findings: tuple[Finding, ...], report: str) -> str:
+class Page:
+    """Titles, and rows of a label and wrapped text; a label is coloured by the status it begins with."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        terminal = stream.isatty()
+        self._colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._width = max(NARROWEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if terminal else PLAIN_WIDTH
+
+    def title(self, text: str, space: str = "\n") -> None:
+        print(space + self._painted(text, "1"), file=self._stream)
+
+    def row(self, label: str, text: str, status: str = "") -> None:
+        lines = textwrap.wrap(text, max(20, self._width - len(label)), break_on_hyphens=False) or [""]
+        shown = label.replace(status, self._painted(status, COLOURS[status]), 1) if status else label
+        print(shown + lines[0], file=self._stream)
+        for line in lines[1:]:
+            print(" " * len(label) + line, file=self._stream)
+
+    def end(self) -> None:
+        print(file=self._stream)
+
+    def _painted(self, text: str, code: str) -> str:
+        return f"\033[{code}m{text}\033[0m" if self._colour else text
+
+
+def show_facts(page: Page, facts: Facts) -> None:
+    page.title("Facts", space="")
+    for label, text in (*_host_rows(facts.host), *_gpu_rows(facts), *_software_rows(facts.software)):
+        page.row(f"  {label:<{LABEL}}", text)
+
+
+def show_findings(page: Page, findings: tuple[Finding, ...]) -> None:
+    page.title("Checks")
+    widest = max(len(finding.id) for finding in findings)
+    for finding in findings:
+        label = f"  {finding.status:<4}  {finding.id:<{widest}}  "
+        page.row(label, finding.message, finding.status)
+        if finding.fix:
+            page.row(" " * len(label), f"fix: {finding.fix}")
+    page.end()
+
+
+def summary(findings: tuple[Finding, ...]) -> str:
     counts = Counter(finding.status for finding in findings)
     failed = [finding for finding in findings if finding.status == FAIL]
     shown = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
     first = f"; first failure: {failed[0].id}: {textwrap.shorten(failed[0].message, SHOWN)}" if failed else ""
-    return f"GH200 diagnostic: {shown}{first}. Report: {report}"
-
-
-def print_page(facts: Facts, findings: tuple[Finding, ...], stream: TextIO) -> None:
-    colour = wants_colour(stream)
-    width = max(NARROWEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if stream.isatty() else PLAIN_WIDTH
-    print(painted("Facts", "1", colour), file=stream)
-    for label, text in fact_rows(facts):
-        row(f"  {label:<{LABEL}}", text, width, stream)
-    print("\n" + painted("Checks", "1", colour), file=stream)
-    widest = max(len(finding.id) for finding in findings)
-    for finding in findings:
-        head = f"  {finding.status:<4}  {finding.id:<{widest}}  "
-        mark = head.replace(finding.status, painted(finding.status, COLOURS[finding.status], colour), 1)
-        row(head, finding.message, width, stream, mark)
-        if finding.fix:
-            row(" " * len(head), f"fix: {finding.fix}", width, stream)
-    print(file=stream)
-
-
-def painted(text: str, code: str, colour: bool) -> str:
-    return f"\033[{code}m{text}\033[0m" if colour else text
-
-
-def row(head: str, text: str, width: int, stream: TextIO, shown_head: str | None = None) -> None:
-    lines = textwrap.wrap(text, max(20, width - len(head)), break_on_hyphens=False) or [""]
-    print((shown_head or head) + lines[0], file=stream)
-    for line in lines[1:]:
-        print(" " * len(head) + line, file=stream)
+    return f"GH200 diagnostic: {shown}{first}"
 
 
 class Progress:

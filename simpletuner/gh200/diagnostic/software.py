@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..preflight.judging import UNJUDGED, judge_environment
-from .machine import Machine
+from .machine import Machine, found_in
 from .torch_build import ALLOCATOR_VARIABLES, BeyondHbm, Torch, beyond_hbm, read_torch, refusal
 
 PREFIXES = ("GH200_", "SIMPLETUNER_GH200_")
@@ -18,6 +17,8 @@ PACKAGES = (
     "accelerate", "cuda-bindings", "diffusers", "lz4", "numpy", "nvidia-ml-py", "pillow", "pydantic", "python-snappy",
     "torch", "transformers", "zstandard",
 )  # fmt: skip
+# What a module sets a name to.
+_VALUE = r"^{}\s*=\s*[\"']?([^\"'\s]+)"
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,21 @@ class Software:
     fork_is_current: bool | None
     least_torch: str | None
     beyond_hbm: BeyondHbm
-    problems: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str]
 
 
 def read_software(machine: Machine) -> Software:
     torch = read_torch(machine)
     settings = {name: machine.environ[name] for name in ALLOCATOR_VARIABLES if machine.environ.get(name)}
-    refused, problems = {}, {}
-    if torch is not None and not torch.error:
-        for name in settings:
-            verdict = refusal(machine, name)
-            if verdict is None:
-                problems[name] = "this torch has no call that judges allocator settings"
-            elif verdict:
-                refused[name] = verdict
+    refused: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for name in settings if torch is not None and not torch.error else ():
+        verdict, unasked = refusal(machine, name)
+        refused |= {name: verdict} if verdict else {}
+        problems |= {name: unasked} if unasked else {}
     wrong, notes = judge_environment(machine.environ)
     fork = fork_folder(machine.package)
-    release = _version_in(fork / "simpletuner/__init__.py", "__version__") if fork else None
+    release = found_in(fork / "simpletuner/__init__.py", _VALUE.format("__version__")) if fork else None
     shown = {
         name: value
         for name, value in sorted(machine.environ.items())
@@ -75,9 +74,9 @@ def read_software(machine: Machine) -> Software:
         fork_folder=_shown_path(fork, machine.tree) if fork else None,
         upstream_release=release,
         upstream_verified=_verified(machine.tree / "patches/lock.json", release),
-        fork_revision=_version_in(machine.tree / "gh200_rebase/__init__.py", "REVISION"),
+        fork_revision=found_in(machine.tree / "gh200_rebase/__init__.py", _VALUE.format("REVISION")),
         fork_is_current=_is_current(machine.package, fork) if fork else None,
-        least_torch=_least_torch(fork / "setup.py") if fork else None,
+        least_torch=found_in(fork / "setup.py", r"[\"']torch\s*>=\s*([0-9.]+)") if fork else None,
         beyond_hbm=beyond_hbm(torch, settings, refused),
         problems=problems,
     )
@@ -89,24 +88,6 @@ def fork_folder(package: Path) -> Path | None:
         if (folder / "simpletuner/__init__.py").is_file():
             return folder
     return None
-
-
-def _version_in(path: Path, name: str) -> str | None:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    found = re.search(rf"^{name}\s*=\s*[\"']?([^\"'\s]+)", text, re.MULTILINE)
-    return found[1] if found else None
-
-
-def _least_torch(setup: Path) -> str | None:
-    """The oldest torch that upstream's own packaging allows."""
-    try:
-        found = re.search(r"[\"']torch\s*>=\s*([0-9.]+)", setup.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return None
-    return found[1] if found else None
 
 
 def _verified(lock: Path, release: str | None) -> bool | None:

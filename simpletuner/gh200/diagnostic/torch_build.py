@@ -15,37 +15,28 @@ __all__ = ["ALLOCATOR_VARIABLES", "BeyondHbm", "Torch", "beyond_hbm", "read_torc
 TORCH_SECONDS = 120.0
 POOLS, KEYS, NOTHING = "pools", "allocator keys", "nothing"
 
-# Upstream's folder may be the working directory: torch must be the installed one.
-_TORCH_FACTS = """
-import json, sys
+# Upstream's folder may be the working directory: torch must be the installed one. Importing it accepts most bad allocator
+# settings and fails at the first allocation; `judge` says at once, and newer releases have it under the first name.
+_WITH_TORCH = """
+import json, os, sys
 sys.path[:] = [place for place in sys.path if place]
 import torch
+judge = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+judge = judge or torch._C._cuda_cudaCachingAllocator_set_allocator_settings
+"""
+_FACTS = """
 facts = {"version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available()}
 facts["device_count"] = torch.cuda.device_count() if facts["available"] else 0
 facts["architectures"] = torch.cuda.get_arch_list() if torch.version.cuda else []
 private, public = json.loads(sys.argv[1])
 facts["lacking"] = ["torch._C." + name for name in private if not hasattr(torch._C, name)]
 facts["lacking"] += ["torch.cuda." + name for name in public if not hasattr(torch.cuda, name)]
-judge = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
-judge = judge or getattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", None)
 try:
-    facts["takes_uvm_keys"] = judge is not None and judge("use_uvm:True") is None
+    judge("use_uvm:True")
+    facts["takes_uvm_keys"] = True
 except Exception:
     facts["takes_uvm_keys"] = False
 print("FACTS " + json.dumps(facts))
-"""
-# Importing torch accepts most bad keys and fails at the first allocation; these two calls judge them at once.
-_ALLOCATOR = """
-import os, sys
-sys.path[:] = [place for place in sys.path if place]
-import torch
-judge = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
-judge = judge or getattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", None)
-if judge is None:
-    print("UNKNOWN")
-else:
-    judge(os.environ[sys.argv[1]])
-    print("ACCEPTED")
 """
 
 
@@ -83,7 +74,9 @@ def read_torch(machine: Machine) -> Torch | None:
         return None
     # Some allocator settings abort the import itself; they are judged on their own.
     environ = {name: value for name, value in machine.environ.items() if name not in ALLOCATOR_VARIABLES}
-    ran = machine.run((sys.executable, "-c", _TORCH_FACTS, json.dumps((PRIVATE, PUBLIC))), TORCH_SECONDS, environ)
+    ran = machine.run(
+        (sys.executable, "-c", _WITH_TORCH + _FACTS, json.dumps((PRIVATE, PUBLIC))), TORCH_SECONDS, environ
+    )
     for line in ran.output.splitlines():
         if ran.code == 0 and line.startswith("FACTS "):
             facts = json.loads(line.removeprefix("FACTS "))
@@ -92,15 +85,16 @@ def read_torch(machine: Machine) -> Torch | None:
     return Torch(error=ran.problem or ran.last_line)
 
 
-def refusal(machine: Machine, variable: str) -> str | None:
-    """Why torch refuses this variable's settings; empty when it takes them, None when it cannot be asked."""
-    others = [name for name in ALLOCATOR_VARIABLES if name != variable]
-    environ = {name: value for name, value in machine.environ.items() if name not in others}
-    ran = machine.run((sys.executable, "-c", _ALLOCATOR, variable), TORCH_SECONDS, environ)
-    if ran.code == 0:
-        return None if "UNKNOWN" in ran.output else ""
+def refusal(machine: Machine, variable: str) -> tuple[str, str]:
+    """Why torch refuses this variable's settings, empty when it takes them; and why it could not be asked."""
+    environ = {name: value for name, value in machine.environ.items() if name not in ALLOCATOR_VARIABLES}
+    environ[variable] = machine.environ[variable]
+    judged = f"{_WITH_TORCH}judge(os.environ[{variable!r}])"
+    ran = machine.run((sys.executable, "-c", judged), TORCH_SECONDS, environ)
+    if ran.code == 0 or ran.problem:
+        return "", ran.problem
     said = re.search(r"^\s*(?:what\(\):|\w+(?:Error|Exception):)\s*(.+)$", ran.errors, re.MULTILINE)
-    return ran.problem or (said[1] if said else ran.last_line)
+    return said[1] if said else ran.last_line, ""
 
 
 def beyond_hbm(torch: Torch | None, settings: Mapping[str, str], refused: Mapping[str, str]) -> BeyondHbm:

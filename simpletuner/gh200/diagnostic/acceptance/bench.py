@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from ...memory.driver import DeviceAttribute, Driver
 from ...memory.hbm import NUMA_NODE
-from ..allocation import SMALLEST_CHUNK, Tell
-from ..device import Device
+from ..device import Device, Tell
 from ..facts import Facts
 from ..host import read_host
 from ..machine import Machine
@@ -69,20 +68,16 @@ class Bench:
         return self.deadline - time.monotonic()
 
     def sample(self) -> int:
-        """Bytes one test may take: a quarter of what GPU and host have free, and never much."""
-        free, _ = self.device.memory()
+        """Bytes one test may take, which is never much."""
         host = self.room()
-        size = min(SAMPLE, free // 4, host // 4) // SMALLEST_CHUNK * SMALLEST_CHUNK
+        size = self.device.sample(SAMPLE, host)
         if not size:
-            raise NotTested(f"not enough free memory: {gb(free)} on the GPU, {gb(host)} on the host")
+            raise NotTested(f"not enough free memory: {gb(self.device.memory()[0])} on the GPU, {gb(host)} on the host")
         return size
 
     @contextmanager
     def managed(self, size: int) -> Iterator[int]:
         if not self.device.shares_managed_memory:
             raise NotTested("this GPU has no concurrent managed access")
-        pointer = self.device.allocate_managed(size)
-        try:
+        with self.device.managed(size) as pointer:
             yield pointer
-        finally:
-            self.device.free(pointer)

@@ -62,15 +62,10 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("all_on_bits", "trainings", "with everything on, training has stock's bits"),
     Claim("larger_than_hbm", "large", "a model whose training state is larger than HBM trains in managed memory"),
 )  # fmt: skip
-BY_ID = {claim.id: claim for claim in CLAIMS}
 
 
-def of_part(part: str) -> tuple[Claim, ...]:
-    return tuple(claim for claim in CLAIMS if claim.part == part)
-
-
-def complete(answers: dict[str, Answer], part: str, verdict: str, why: str) -> None:
-    """The claims of a part that have no answer yet get this one."""
-    for claim in of_part(part):
-        if claim.id not in answers:
-            answers[claim.id] = Answer(claim.id, verdict, "", why)
+def complete(answers: dict[str, Answer], why: str, part: str | None = None, verdict: str = NOT_TESTED) -> None:
+    """The claims (of a part) that have no answer yet get this one."""
+    for claim in CLAIMS:
+        if part in (None, claim.part):
+            answers.setdefault(claim.id, Answer(claim.id, verdict, "", why))

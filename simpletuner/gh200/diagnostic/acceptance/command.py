@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import signal
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ...errors import GH200Error
-from ...memory.driver import CudaError, Driver
+from ...memory.driver import Driver
 from ..device import Device
-from ..facts import Facts
-from ..gpu import read_gpus
-from ..host import read_host
+from ..facts import Facts, read_facts
 from ..machine import Machine
-from ..output import standard_output, write_report
-from ..print import Progress
-from ..software import read_software
+from ..output import deliver, report_head
+from ..print import Page, Progress, show_facts
 from .bench import Bench
-from .claims import BY_ID, CLAIMS, REFUTED, VERDICTS, Answer
+from .claims import CLAIMS, REFUTED, VERDICTS, Answer, complete
 from .guard import only_one, refuse_busy
-from .page import print_page, summary
-from .session import nothing_tried, run_parts
+from .session import run_parts
 from .trainings import Trained, Trainer
 
-SCHEMA_VERSION = 1
 REPORT = "gh200_acceptance.json"
 NOTHING_TRIED = 3
 ORDINAL = 0
@@ -50,8 +43,8 @@ class AskedToStop(KeyboardInterrupt):
 class Acceptance:
     """What has been seen of one machine."""
 
-    def __init__(self, facts: Facts, options: argparse.Namespace, words: Sequence[str]) -> None:
-        self.facts, self.options, self._words = facts, options, list(words)
+    def __init__(self, facts: Facts, options: argparse.Namespace) -> None:
+        self.facts, self.options = facts, options
         self.answers: dict[str, Answer] = {}
         self.trained: list[Trained] = []
         self.ended, self.code = "", 0
@@ -60,40 +53,60 @@ class Acceptance:
     def settle(self, ended: str = "", code: int | None = None) -> None:
         """`ended` says why it came to an early end; claims without an answer get it as their reason."""
         self.ended = ended
-        nothing_tried(self.answers, ended)
-        refuted = any(answer.verdict == REFUTED for answer in self.answers.values())
-        self.code = code if code is not None else int(refuted)
+        complete(self.answers, ended)
+        self.code = int(bool(self.refuted())) if code is None else code
 
-    def report(self) -> dict[str, Any]:
-        claims = [asdict(BY_ID[claim.id]) | _without_name(self.answers[claim.id]) for claim in CLAIMS]
-        counts = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-            "arguments": self._words,
+    def refuted(self) -> list[str]:
+        return [answer.claim for answer in self.answers.values() if answer.verdict == REFUTED]
+
+    def counts(self) -> dict[str, int]:
+        found = Counter(answer.verdict for answer in self.answers.values())
+        return {verdict: found[verdict] for verdict in VERDICTS}
+
+    def report(self, words: Sequence[str]) -> dict[str, Any]:
+        claims = [asdict(claim) | asdict(self.answers[claim.id]) for claim in CLAIMS]
+        for claim in claims:
+            del claim["claim"]
+        return report_head(self.facts, words) | {
             "minutes": self.options.minutes,
             "seconds": round(time.monotonic() - self._began, 1),
             "ended": self.ended,
-            "facts": asdict(self.facts) | {"memory_mode": self.facts.memory_mode, "room_bytes": self.facts.host.room_bytes},
             "claims": claims,
             "trainings": [asdict(one) for one in self.trained],
-            "summary": counts | {"exit_code": self.code},
-        }  # fmt: skip
+            "summary": self.counts() | {"exit_code": self.code},
+        }
 
+    def show(self, page: Page) -> None:
+        show_facts(page, self.facts)
+        part, indent = "", " " * 14
+        for claim in CLAIMS:
+            if claim.part != part:
+                part = claim.part
+                page.title(part[0].upper() + part[1:])
+            answer = self.answers[claim.id]
+            page.row(f"  {answer.verdict:<12}", f"{claim.text} ({claim.id})", answer.verdict)
+            if answer.expected:
+                page.row(f"{indent}expected: ", answer.expected)
+            page.row(f"{indent}seen: ", answer.seen)
+        if self.trained:
+            page.title("Step times")
+        for one in self.trained:
+            times = " ".join(f"{seconds:.2f}" for seconds in one.step_seconds) or "none"
+            page.row(f"  {one.name:<22}", f"{times} s; the whole run {one.seconds:.0f} s")
+        page.end()
 
-def _without_name(answer: Answer) -> dict[str, Any]:
-    told = asdict(answer)
-    del told["claim"]
-    return told
+    def summary(self) -> str:
+        told = [", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
+        told += [f"refuted: {', '.join(self.refuted())}"] if self.refuted() else []
+        told += [self.ended] if self.ended else []
+        return f"GH200 acceptance: {'; '.join(told)}"
 
 
 def accept(machine: Machine, options: argparse.Namespace, words: Sequence[str], trainer: MakeTrainer | None) -> int:
-    with _stoppable() as stop_no_more:
+    with _stoppable() as ignore_signals:
         try:
             progress = Progress(options.quiet)
-            progress("asking the machine")
-            facts = Facts(read_host(machine), read_gpus(machine), read_software(machine))
-            done = Acceptance(facts, options, words)
+            done = Acceptance(read_facts(machine, progress), options)
             _try(done, machine, progress, trainer)
         except GH200Error as error:
             print(error.render(), file=sys.stderr)
@@ -102,16 +115,14 @@ def accept(machine: Machine, options: argparse.Namespace, words: Sequence[str], 
             print("\ninterrupted before anything was tried; no report was written", file=sys.stderr)
             return 128 + stop.number
         # From here on there is something to lose.
-        stop_no_more()
-        return _told(done)
+        ignore_signals()
+        return deliver(done.report(words), options, done.show, done.summary())
 
 
 def _try(done: Acceptance, machine: Machine, progress: Progress, trainer: MakeTrainer | None) -> None:
     driver = None if done.facts.gpus.hung else machine.driver()
     if not isinstance(driver, Driver):
-        missing = (
-            f"{driver.what}{f': {driver.why}' if driver.why else ''}" if isinstance(driver, GH200Error) else "see above"
-        )
+        missing = "; ".join(f"{source}: {text}" for source, text in done.facts.gpus.problems.items())
         done.settle(f"no CUDA device that can be used ({missing}), so nothing could be tried", NOTHING_TRIED)
         return
     try:
@@ -128,73 +139,51 @@ def _run(
     done: Acceptance, device: Device, machine: Machine, progress: Progress, make_trainer: MakeTrainer | None
 ) -> None:
     options = done.options
+    trainer, untrained = _trainer(make_trainer)
+    bench = Bench(
+        done.facts, machine, device, progress, options.oversubscription_scale,
+        deadline=time.monotonic() + 60 * options.minutes, hbm=device.memory()[1], trainer=trainer,
+        untrained=untrained, large=options.large, trained=done.trained,
+    )  # fmt: skip
     try:
-        with contextlib.closing(make_trainer()) if make_trainer else contextlib.nullcontext() as trainer:
-            bench = Bench(
-                done.facts, machine, device, progress, options.oversubscription_scale,
-                deadline=time.monotonic() + 60 * options.minutes, hbm=device.memory()[1], trainer=trainer,
-                untrained=NO_LAB, large=options.large, trained=done.trained,
-            )  # fmt: skip
+        with contextlib.closing(trainer) if trainer else contextlib.nullcontext():
             run_parts(bench, done.answers)
     except AskedToStop as stop:
         done.settle(f"interrupted by {signal.Signals(stop.number).name}", 128 + stop.number)
     else:
         done.settle()
     finally:
-        with contextlib.suppress(CudaError):
-            device.close()
+        device.close()
+
+
+def _trainer(make_trainer: MakeTrainer | None) -> tuple[Trainer | None, str]:
+    """What trains, or why nothing can."""
+    if make_trainer is None:
+        return None, NO_LAB
+    try:
+        return make_trainer(), ""
+    except ImportError as error:
+        return None, f"{error}; the trainings need gh200_lab beside gh200_diagnostic.py, and .venv/bin/python"
 
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[Callable[[], None]]:
-    """The first signal stops the work; later ones find it stopping already, and so does one after `stop_no_more`."""
-    stopping = False
-
-    def stop_no_more() -> None:
-        nonlocal stopping
-        stopping = True
-
-    def stop(number: int, _: object) -> None:
-        if not stopping:
-            stop_no_more()
-            raise AskedToStop(number)
-
+    """The first signal stops the work; from then on they are ignored, as after a call of what this yields."""
     watched = [signal.SIGINT, signal.SIGTERM]
     # nohup means that a lost terminal shall not end it.
     watched += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
+
+    def ignore() -> None:
+        for number in watched:
+            signal.signal(number, signal.SIG_IGN)
+
+    def stop(number: int, _: object) -> None:
+        ignore()
+        raise AskedToStop(number)
+
     before = {number: signal.signal(number, stop) for number in watched}
     try:
-        yield stop_no_more
+        yield ignore
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _told(done: Acceptance) -> int:
-    options = done.options
-    text = json.dumps(done.report(), indent=1) + "\n"
-    written = _written(options.output, text)
-    with standard_output():
-        if options.json:
-            sys.stdout.write(text)
-        else:
-            if not options.quiet:
-                print_page(done.facts, done.answers, done.trained, sys.stdout)
-            print(summary(done.answers, done.ended, written))
-    return done.code
-
-
-def _written(target: Path, text: str) -> str:
-    """Minutes of work are not lost because a disk filled up meanwhile."""
-    try:
-        write_report(target, text)
-        return str(target)
-    except OSError as error:
-        print(f"The report could not be written to {target}: {error}", file=sys.stderr)
-    try:
-        with tempfile.NamedTemporaryFile("w", prefix="gh200-acceptance-", suffix=".json", delete=False) as kept:
-            kept.write(text)
-        return kept.name
-    except OSError:
-        print(text, file=sys.stderr)
-        return "above, on standard error"

@@ -9,7 +9,7 @@ from statistics import median
 from ..result import gb
 from .bench import Bench
 from .claims import NOT_TESTED, Answer, NotTested, judged
-from .trainings import Order, Trained, Trainer
+from .trainings import Order, Trained
 
 # Of torch's own peak: what is left free for it. Stock must fail at one of these.
 SHARES = (0.5, 0.2, 0.05)
@@ -39,18 +39,14 @@ class Runs:
         if left <= self._longest:
             raise NotTested(OUT_OF_TIME)
         self._bench.tell(f"training: {order.name}", 0.0)
-        trained = _within(self._trainer, order, left + GRACE)
+        try:
+            trained = self._trainer.train(order, left + GRACE)
+        except TimeoutError:
+            raise NotTested(OUT_OF_TIME) from None
         self._bench.trained.append(trained)
         if not trained.code:
             self._longest = max(self._longest, trained.seconds)
         return trained
-
-
-def _within(trainer: Trainer, order: Order, limit: float) -> Trained:
-    try:
-        return trainer.train(order, limit)
-    except TimeoutError:
-        raise NotTested(OUT_OF_TIME) from None
 
 
 def trainings(bench: Bench) -> Iterator[Answer]:

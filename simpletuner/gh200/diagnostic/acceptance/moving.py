@@ -9,9 +9,10 @@ from statistics import median
 from ...memory.driver import HOST, Advice, Place, RangeAttribute
 from ...memory.pages import PAGE
 from ..bandwidth import REPEATS
+from ..device import ordinary
 from .bench import Bench
 from .claims import NOT_TESTED, Answer, judged
-from .touching import nodes_of, ordinary
+from .touching import nodes_of
 
 RANGES = 8
 CHEAP = 0.5

@@ -6,9 +6,9 @@ import ctypes
 import os
 import resource
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 
 from ...memory.driver import HOST, Advice, CudaError
 from ...memory.pages import PAGE
@@ -20,29 +20,19 @@ TOUCHED, REFUSED, CALLED = 0, 41, 42
 
 
 def threads(bench: Bench) -> Iterator[Answer]:
-    found: dict[str, int] = {}
-    failed: list[Exception] = []
+    driver, device = bench.driver, bench.device
 
-    def work() -> None:
-        driver, device = bench.driver, bench.device
-        try:
-            found["before"] = int(driver.call("cuCtxGetCurrent"))
-            pointer = device.allocate_managed(PAGE)
-            try:
-                driver.advise(pointer, PAGE, Advice.SET_PREFERRED_LOCATION, HOST, bench.ordinal)
-                device.move_in(pointer, PAGE)
-                device.fill(pointer, 1, PAGE)
-            finally:
-                device.free(pointer)
-            found["after"] = int(driver.call("cuCtxGetCurrent"))
-        except Exception as error:
-            failed.append(error)
+    def work() -> tuple[int, int]:
+        before = int(driver.call("cuCtxGetCurrent"))
+        with device.managed(PAGE) as pointer:
+            driver.advise(pointer, PAGE, Advice.SET_PREFERRED_LOCATION, HOST, bench.ordinal)
+            device.move_in(pointer, PAGE)
+            device.fill(pointer, 1, PAGE)
+        return before, int(driver.call("cuCtxGetCurrent"))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    right = not failed and found.get("before") == found.get("after") == 0
-    seen = f"failed: {failed[0]}" if failed else "worked" if right else "a context was current before or after"
+    with ThreadPoolExecutor(1) as pool:
+        right = pool.submit(work).result() == (0, 0)
+    seen = "worked" if right else "a context was current before or after"
     expected = "no context before, allocation, advice, prefetch and fill work, no context after"
     yield judged("fresh_thread", right, expected, seen)
 
@@ -72,27 +62,19 @@ def forked_child(bench: Bench) -> Iterator[Answer]:
 
 def _child(work: Callable[[], int]) -> int:
     """Its exit code, or the signal it died of, negative; it runs nothing of ours afterwards and leaves no core file."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            code = work()
-        finally:
-            os._exit(code)
-    give_up = time.monotonic() + CHILD_SECONDS
+
+    def run() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os._exit(work())
+
+    child = get_context("fork").Process(target=run)
+    child.start()
     try:
-        while time.monotonic() < give_up:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                child = 0
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
-        return -signal.SIGKILL
+        child.join(CHILD_SECONDS)
     finally:
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+        child.kill()
+        child.join()
+    return child.exitcode or 0
 
 
 def _spoken(ended: int) -> str:

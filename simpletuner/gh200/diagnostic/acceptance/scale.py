@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..allocation import try_allocation
-from ..bandwidth import IN, JUDGED_PATH, NEAR_ENOUGH, OUT, PUBLISHED_GB_S, measure
+from ..bandwidth import IN, NEAR_ENOUGH, OUT, PINNED, PUBLISHED_GB_S, measure
 from ..result import FAIL, SKIP
 from .bench import Bench
 from .claims import NOT_TESTED, Answer, NotTested, judged
@@ -28,7 +28,7 @@ def bandwidth(bench: Bench) -> Iterator[Answer]:
     if not done.rates:
         raise NotTested(done.message)
     figures = {f"{rate.path}, {rate.direction}": rate.median for rate in done.rates}
-    for rate in (rate for rate in done.rates if rate.path == JUDGED_PATH):
+    for rate in (rate for rate in done.rates if rate.path == PINNED):
         claim, published = CLAIM_OF[rate.direction]
         expected = f"{published:g} GB/s published; at least {NEAR_ENOUGH:.0%} of it"
         seen = f"{rate.median:.1f} GB/s ({rate.lowest:.1f} to {rate.highest:.1f})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...memory.driver import CudaError
 from .batch import batch
 from .bench import Bench
-from .claims import CLAIMS, NOT_TESTED, REFUTED, Answer, NotTested, complete
+from .claims import REFUTED, Answer, NotTested, complete
 from .compared import OUT_OF_TIME, large, trainings
 from .identity import machine
 from .moving import hints, prefetch
@@ -22,11 +22,14 @@ GONE = "the GPU stopped answering in an earlier part"
 
 @dataclass(frozen=True)
 class Part:
-    """Named as its claims name it; an optional one is not begun once the minutes are over."""
+    """Named as its claims name it. An optional one is not begun once the minutes are over; where another process does
+    the work, this one gives the GPU back first.
+    """
 
     name: str
     ask: Callable[[Bench], Iterator[Answer]]
     optional: bool = False
+    elsewhere: bool = False
 
 
 # Other processes want the GPU for themselves, so they come after everything that this one does on it.
@@ -40,45 +43,38 @@ PARTS: tuple[Part, ...] = (
     Part("forked child", forked_child),
     Part("bandwidth", bandwidth, optional=True),
     Part("scale", scale, optional=True),
-    Part("moving a batch", batch, optional=True),
-    Part("trainings", trainings, optional=True),
-    Part("large", large),  # looks at the time itself, once it is asked for
+    Part("moving a batch", batch, optional=True, elsewhere=True),
+    Part("trainings", trainings, optional=True, elsewhere=True),
+    Part("large", large, elsewhere=True),  # looks at the time itself, once it is asked for
 )
-ALONE = ("moving a batch", "trainings", "large")
 
 
 def run_parts(bench: Bench, answers: dict[str, Answer]) -> None:
     """Fills `answers` as they come, so that an interrupted run keeps what it has seen."""
-    gone = False
     for part in PARTS:
-        if part.name in ALONE:
+        if part.elsewhere:
             bench.device.close()
             bench.driver.let_go()
-        if gone:
-            complete(answers, part.name, NOT_TESTED, GONE)
-        elif part.optional and bench.left() <= 0:
-            complete(answers, part.name, NOT_TESTED, OUT_OF_TIME)
-        else:
-            bench.tell(part.name, 0.0)
-            gone = _run(part, bench, answers)
+        if part.optional and bench.left() <= 0:
+            complete(answers, OUT_OF_TIME, part.name)
+            continue
+        bench.tell(part.name, 0.0)
+        if _gone(part, bench, answers):
+            complete(answers, GONE)
+            return
 
 
-def _run(part: Part, bench: Bench, answers: dict[str, Answer]) -> bool:
-    """Whether the GPU is gone."""
+def _gone(part: Part, bench: Bench, answers: dict[str, Answer]) -> bool:
+    """Runs a part; whether the GPU is gone since."""
     try:
         for answer in part.ask(bench):
             answers[answer.claim] = answer
     except NotTested as reason:
-        complete(answers, part.name, NOT_TESTED, str(reason))
+        complete(answers, str(reason), part.name)
     except CudaError as error:
-        complete(answers, part.name, REFUTED, f"failed: {error}")
+        complete(answers, f"failed: {error}", part.name, REFUTED)
         return error.device_gone
     except Exception as error:  # a fault of ours must not cost the other parts
-        complete(answers, part.name, NOT_TESTED, f"the test itself failed: {type(error).__name__}: {error}")
-    complete(answers, part.name, NOT_TESTED, "left out: what it builds on was not seen")
+        complete(answers, f"the test itself failed: {type(error).__name__}: {error}", part.name)
+    complete(answers, "left out: what it builds on was not seen", part.name)
     return False
-
-
-def nothing_tried(answers: dict[str, Answer], why: str) -> None:
-    for claim in CLAIMS:
-        answers.setdefault(claim.id, Answer(claim.id, NOT_TESTED, "", why))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ...memory.driver import Advice, Place
+from ..device import ordinary
 from ..result import gb
 from .bench import Bench
 from .claims import NOT_TESTED, Answer, judged
@@ -44,19 +43,6 @@ def _ordinary(bench: Bench) -> Answer:
     with_cpus = {node.number for node in bench.facts.host.nodes if node.cpus}
     seen = ", ".join(f"{pages} pages on node {node}" for node, pages in nodes.items()) or "no page on any node"
     return judged("first_touch_ordinary", bool(nodes) and set(nodes) <= with_cpus, expected, seen)
-
-
-@contextmanager
-def ordinary(size: int) -> Iterator[int]:
-    """Memory no driver knows of, touched by the CPU."""
-    mapping = mmap.mmap(-1, size)
-    buffer = (ctypes.c_ubyte * size).from_buffer(mapping)
-    try:
-        ctypes.memset(ctypes.addressof(buffer), 1, size)
-        yield ctypes.addressof(buffer)
-    finally:
-        del buffer
-        mapping.close()
 
 
 def nodes_of(pointer: int) -> dict[int, int] | None:

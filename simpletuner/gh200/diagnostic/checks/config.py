@@ -2,48 +2,66 @@
 
 from __future__ import annotations
 
-from ...preflight.config import Config, staging_problems
+from ...preflight.config import Caches, Config, staging_problems
 from ..facts import Facts
 from ..result import FAIL, PASS, SKIP, WARN, Result, gb
-from .software import USE_VENV
+from .declare import Group, Skipped
+from .software import SETUP, USE_VENV
+
+CONFIG = Group("config")
 
 NO_CONFIG = "no --config was given"
 UNREADABLE = "the settings have problems (see config_settings)"
 
 
-def _read(facts: Facts) -> Config | Result:
-    """The config, or why this interpreter cannot tell what its blocks say."""
-    config = facts.config
-    if config is None:
-        return Result(SKIP, NO_CONFIG)
-    return Result(SKIP, config.unjudged, USE_VENV) if config.unjudged else config
+def _given(facts: Facts) -> Config:
+    if facts.config is None:
+        raise Skipped(NO_CONFIG)
+    return facts.config
 
 
-def _judged(facts: Facts) -> Config | Result:
-    """The config, or why nothing that comes from the checked settings can be told."""
+def _read(facts: Facts) -> Config:
+    """The config, where this interpreter can tell what its blocks say."""
+    config = _given(facts)
+    if config.unjudged:
+        raise Skipped(config.unjudged, USE_VENV)
+    return config
+
+
+def _judged(facts: Facts) -> Config:
+    """The config, where its settings are right."""
     config = _read(facts)
-    return Result(SKIP, UNREADABLE) if isinstance(config, Config) and config.problems else config
+    if config.problems:
+        raise Skipped(UNREADABLE)
+    return config
 
 
+def _caches(facts: Facts) -> Caches:
+    caches = _judged(facts).caches
+    if caches is None:
+        raise Skipped("no cache in unified memory is asked for")
+    return caches
+
+
+@CONFIG.check(FAIL, "Are the fork's settings right?", "correct these keys; docs/SETTINGS.md explains each")
 def config_settings(facts: Facts) -> Result:
-    if facts.config is not None and facts.config.problems:
-        return Result(FAIL, "; ".join(facts.config.problems))
-    config = _judged(facts)
-    if isinstance(config, Result):
-        return config
+    config = _read(facts)
+    if config.problems:
+        return Result(FAIL, "; ".join(config.problems))
     return Result(PASS, "; ".join((f"{config.path} is accepted", *config.notes)))
 
 
+@CONFIG.check(
+    FAIL, "Can this training work: upstream's keys, model, buckets, disk?",
+    "correct what is named; python -m simpletuner.gh200.preflight CONFIG says the same in seconds",
+)  # fmt: skip
 def config_preflight(facts: Facts) -> Result:
     """What no other check here names: upstream's keys, the model, buckets and windows, checkpoints' disk."""
-    found = facts.preflight
-    if found is None or facts.config is None:
-        return Result(SKIP, NO_CONFIG)
-    if found.unasked:
-        return Result(SKIP, found.unasked, USE_VENV)
-    staged = [item for item in facts.config.datasets if item.in_memory]
-    wrong, _ = staging_problems(staged, facts.host.room_bytes)
-    elsewhere = {*facts.config.problems, *facts.config.missing, facts.config.ramp_problem, *wrong}
+    config, found = _given(facts), facts.preflight
+    if found is None or found.unasked:
+        raise Skipped(found.unasked if found else NO_CONFIG, USE_VENV)
+    wrong, _ = staging_problems([item for item in config.datasets if item.in_memory], facts.host.room_bytes)
+    elsewhere = {*config.problems, *config.missing, config.ramp_problem, *wrong}
     problems = [text for text in found.problems if text not in elsewhere]
     if problems:
         return Result(FAIL, "; ".join(problems))
@@ -53,18 +71,24 @@ def config_preflight(facts: Facts) -> Result:
     return Result(PASS, "; ".join((*found.told, *unknown)) or "nothing speaks against it")
 
 
+@CONFIG.check(
+    FAIL, "Are its folders and files there?",
+    "create or mount them, or correct the path; relative ones start at the working directory",
+)  # fmt: skip
 def config_paths(facts: Facts) -> Result:
-    if facts.config is None:
-        return Result(SKIP, NO_CONFIG)
-    if facts.config.missing:
-        return Result(FAIL, "; ".join(facts.config.missing))
-    return Result(PASS, ", ".join(item.folder for item in facts.config.datasets) or "no local dataset folder")
+    config = _given(facts)
+    if config.missing:
+        return Result(FAIL, "; ".join(config.missing))
+    return Result(PASS, ", ".join(item.folder for item in config.datasets) or "no local dataset folder")
 
 
+@CONFIG.check(
+    FAIL, "Do the in-memory datasets fit into RAM?",
+    "raise memory_limit_gb where RAM allows, set in_memory.on_limit to partial, add compression for uncompressed "
+    "files, or use a machine with more memory",
+)  # fmt: skip
 def config_datasets(facts: Facts) -> Result:
     config = _read(facts)
-    if isinstance(config, Result):
-        return config
     staged = [item for item in config.datasets if item.in_memory]
     if not staged:
         return Result(SKIP, "no dataset of type in_memory")
@@ -78,14 +102,10 @@ def config_datasets(facts: Facts) -> Result:
     return Result(PASS, f"{files} files need about {gb(need)} of RAM, {gb(room)} can be had")
 
 
+@CONFIG.check(WARN, "Do the caches fit into unified memory?", "free memory, or raise cache_config.memory_limit_gb")
 def config_caches(facts: Facts) -> Result:
-    config = _judged(facts)
-    if isinstance(config, Result):
-        return config
-    caches = config.caches
-    if caches is None:
-        return Result(SKIP, "no cache in unified memory is asked for")
-    staged = sum(item.estimated_bytes for item in config.datasets)
+    caches = _caches(facts)
+    staged = sum(item.estimated_bytes for item in _given(facts).datasets)
     hbm = sum(gpu.memory_bytes or 0 for gpu in facts.gpus.devices[:1])
     room = max(0, facts.host.room_bytes - staged) + hbm
     limit = min(room, caches.memory_limit_bytes if caches.memory_limit_bytes is not None else room)
@@ -99,26 +119,23 @@ def config_caches(facts: Facts) -> Result:
     return Result(PASS, shown)
 
 
+@CONFIG.check(
+    WARN, "Can the oversubscription ratio be reached?",
+    "lower uvm_oversubscription_ratio to what RAM allows, or free memory; RAM bounds it anyway",
+)  # fmt: skip
 def config_oversubscription(facts: Facts) -> Result:
-    config = _judged(facts)
-    if isinstance(config, Result):
-        return config
-    if config.caches is None:
-        return Result(SKIP, "no cache in unified memory is asked for")
+    ratio = _caches(facts).ratio
     hbm = facts.gpus.devices[0].memory_bytes if facts.gpus.devices else None
     if not hbm:
-        return Result(SKIP, f"ratio {config.caches.ratio:g}; no CUDA device whose memory it could be a multiple of")
-    bound, possible = int(config.caches.ratio * hbm), hbm + facts.host.room_bytes
-    shown = (
-        f"ratio {config.caches.ratio:g} x {gb(hbm)} HBM = {gb(bound)}; HBM and host together can give {gb(possible)}"
-    )
+        return Result(SKIP, f"ratio {ratio:g}; no CUDA device whose memory it could be a multiple of")
+    bound, possible = int(ratio * hbm), hbm + facts.host.room_bytes
+    shown = f"ratio {ratio:g} x {gb(hbm)} HBM = {gb(bound)}; HBM and host together can give {gb(possible)}"
     return Result(WARN if bound > possible else PASS, shown)
 
 
+@CONFIG.check(FAIL, "Can the accumulation ramp be built?", "correct these settings; docs/RAMP.md explains them")
 def config_ramp(facts: Facts) -> Result:
     config = _judged(facts)
-    if isinstance(config, Result):
-        return config
     if config.ramp_problem:
         return Result(FAIL, config.ramp_problem)
     if config.ramp is None:
@@ -127,10 +144,9 @@ def config_ramp(facts: Facts) -> Result:
     return Result(PASS, "; ".join((f"{config.ramp}, {processes}", *config.ramp_notes)))
 
 
+@CONFIG.check(FAIL, "Are the codecs installed?", f"pip install the package named, or use another codec; {SETUP}")
 def config_codecs(facts: Facts) -> Result:
     config = _read(facts)
-    if isinstance(config, Result):
-        return config
     asked = sorted({item.compression for item in config.datasets if item.compression})
     if not asked:
         return Result(SKIP, "no compression is asked for")

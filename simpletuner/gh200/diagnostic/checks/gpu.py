@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..facts import Facts
 from ..gpu import Gpu
 from ..result import FAIL, PASS, SKIP, WARN, Result, gb
+from .declare import NO_DEVICE, Group, each_gpu
+from .map import superchip_map
+
+GPU = Group("gpu")
+# On the page they come last.
+MEASURED = Group("gpu")
 
 LEAST_DRIVER = 535  # older ones lack advice and prefetch with a location
 GOOD_DRIVER = 570  # older ones kept file cache in HBM
 LEAST_CAPABILITY = (8, 0)
 HOPPER = (9, 0)
 LOW_HBM, LEAST_HBM = 0.9, 0.1
-NO_DEVICE = "no CUDA device"
 NEEDS_BINDINGS = "cuda-bindings cannot be asked: {}"
 NEEDS_NVML = "NVML cannot be asked: {}"
 
@@ -22,24 +25,12 @@ def _superchip(gpu: Gpu) -> bool:
     return "GH200" in gpu.name or "GB200" in gpu.name or gpu.coherent
 
 
-def _each(facts: Facts, judge: Callable[[Gpu], Result]) -> Result:
-    """The worst over all GPUs, with every GPU that is not fine named."""
-    if not facts.gpus.devices:
-        return Result(SKIP, NO_DEVICE)
-    results = [(gpu.index, judge(gpu)) for gpu in facts.gpus.devices]
-    for status in (FAIL, WARN, SKIP):
-        found = [(index, result) for index, result in results if result.status == status]
-        if found:
-            same = {result.message for _, result in found}
-            shown = [
-                f"GPU {', '.join(str(index) for index, result in found if result.message == text)}: {text}"
-                for text in sorted(same)
-            ]
-            return Result(status, "; ".join(shown), found[0][1].fix)
-    texts = sorted({result.message for _, result in results})
-    return Result(PASS, "; ".join(texts))
-
-
+@GPU.check(
+    FAIL, "Is there a GPU that CUDA can use?",
+    "on a GPU machine: install the NVIDIA driver, R570 or newer, until nvidia-smi lists the GPU; in a "
+    "container start with --gpus all; in a batch job ask for a GPU; check CUDA_VISIBLE_DEVICES. Without one, "
+    "runs use the CPU",
+)  # fmt: skip
 def cuda_device(facts: Facts) -> Result:
     gpus = facts.gpus
     if gpus.hung:
@@ -67,23 +58,27 @@ def cuda_device(facts: Facts) -> Result:
     return Result(FAIL, f"{NO_DEVICE} can be used: {gpus.source} sees {count}, but {reason}{hint}")
 
 
-def gpu_model(facts: Facts) -> Result:
-    def judge(gpu: Gpu) -> Result:
-        capability = gpu.compute_capability
-        shown = f"{gpu.name}, compute capability {'.'.join(map(str, capability)) if capability else 'unknown'}"
-        if capability is None:
-            return Result(SKIP, shown, "install nvidia-ml-py, or run with .venv/bin/python")
-        if capability < LEAST_CAPABILITY:
-            return Result(
-                FAIL, f"{shown}: no bf16 arithmetic", "use an A100, H100 or GH200, or another mixed_precision"
-            )
-        if not _superchip(gpu):
-            return Result(WARN, f"{shown}: not a GH200; its memory is reached over PCIe")
-        return Result(PASS, shown) if capability >= HOPPER else Result(WARN, f"{shown}: older than Hopper")
-
-    return _each(facts, judge)
+GPU.check(
+    FAIL, "Which GPU, CPUs and memory does each rank get?",
+    "docs/SUPERCHIPS.md has the launch lines; numactl --show, nvidia-smi topo -m and CUDA_VISIBLE_DEVICES tell more",
+)(superchip_map)  # fmt: skip
 
 
+@GPU.check(FAIL, "Is it a GH200?", "none needed; run on a GH200 for its features")
+@each_gpu
+def gpu_model(facts: Facts, gpu: Gpu) -> Result:
+    capability = gpu.compute_capability
+    shown = f"{gpu.name}, compute capability {'.'.join(map(str, capability)) if capability else 'unknown'}"
+    if capability is None:
+        return Result(SKIP, shown, "install nvidia-ml-py, or run with .venv/bin/python")
+    if capability < LEAST_CAPABILITY:
+        return Result(FAIL, f"{shown}: no bf16 arithmetic", "use an A100, H100 or GH200, or another mixed_precision")
+    if not _superchip(gpu):
+        return Result(WARN, f"{shown}: not a GH200; its memory is reached over PCIe")
+    return Result(PASS, shown) if capability >= HOPPER else Result(WARN, f"{shown}: older than Hopper")
+
+
+@GPU.check(FAIL, "Is the driver new enough?", "install driver R570 or newer")
 def driver_version(facts: Facts) -> Result:
     text = facts.gpus.driver_version
     if not facts.gpus.devices:
@@ -102,81 +97,83 @@ def driver_version(facts: Facts) -> Result:
     return Result(PASS, shown)
 
 
-def addressing_mode(facts: Facts) -> Result:
-    def judge(gpu: Gpu) -> Result:
-        if gpu.addressing_mode is None:
-            reason = facts.gpus.problems.get("NVML", "this driver or GPU does not tell")
-            return Result(SKIP, NEEDS_NVML.format(reason), "install nvidia-ml-py and a driver of R570 or newer")
-        if gpu.addressing_mode == "ATS" or not _superchip(gpu):
-            return Result(PASS, gpu.addressing_mode)
-        return Result(WARN, f"{gpu.addressing_mode}; a GH200 has ATS, so that CPU and GPU share page tables")
-
-    return _each(facts, judge)
-
-
-def c2c_links(facts: Facts) -> Result:
-    def judge(gpu: Gpu) -> Result:
-        if not _superchip(gpu):
-            return Result(SKIP, "only a superchip has C2C links")
-        if gpu.c2c_links is None and gpu.c2c_enabled is None:
-            reason = facts.gpus.problems.get("NVML", "this driver or GPU does not tell")
-            return Result(SKIP, NEEDS_NVML.format(reason), "install nvidia-ml-py")
-        shown = f"{gpu.c2c_links_active} of {gpu.c2c_links} C2C links active"
-        if gpu.c2c_enabled is False or not gpu.c2c_links_active or gpu.c2c_links_active < (gpu.c2c_links or 0):
-            return Result(FAIL, f"{shown}, C2C {'off' if gpu.c2c_enabled is False else 'on'}")
-        return Result(PASS, shown)
-
-    return _each(facts, judge)
+@GPU.check(
+    WARN, "Do CPU and GPU share page tables (ATS)?",
+    "update the kernel and the driver; dmesg says whether the SMMU has ATS on",
+)  # fmt: skip
+@each_gpu
+def addressing_mode(facts: Facts, gpu: Gpu) -> Result:
+    if gpu.addressing_mode is None:
+        reason = facts.gpus.problems.get("NVML", "this driver or GPU does not tell")
+        return Result(SKIP, NEEDS_NVML.format(reason), "install nvidia-ml-py and a driver of R570 or newer")
+    if gpu.addressing_mode == "ATS" or not _superchip(gpu):
+        return Result(PASS, gpu.addressing_mode)
+    return Result(WARN, f"{gpu.addressing_mode}; a GH200 has ATS, so that CPU and GPU share page tables")
 
 
-def managed_memory(facts: Facts) -> Result:
-    def judge(gpu: Gpu) -> Result:
-        if not gpu.attributes:
-            return Result(SKIP, NEEDS_BINDINGS.format(facts.gpus.problems.get("CUDA driver", "GPU hidden from CUDA")))
-        if not gpu.attributes.get("managed_memory"):
-            return Result(FAIL, "no managed memory: unified-memory caches stay in plain RAM")
-        if not gpu.attributes.get("concurrent_managed_access"):
-            return Result(FAIL, "no concurrent managed access: unified-memory caches stay in plain RAM")
-        return Result(PASS, "managed, with concurrent access")
-
-    return _each(facts, judge)
-
-
-def host_page_tables(facts: Facts) -> Result:
-    def judge(gpu: Gpu) -> Result:
-        if not gpu.attributes:
-            return Result(SKIP, NEEDS_BINDINGS.format(facts.gpus.problems.get("CUDA driver", "GPU hidden from CUDA")))
-        if not _superchip(gpu):
-            return Result(SKIP, "only a superchip shares the host's page tables")
-        names = ("pageable_memory_access", "pageable_memory_access_uses_host_page_tables")
-        absent = [name for name in names if not gpu.attributes.get(name)]
-        if absent:
-            return Result(WARN, f"{' and '.join(absent)} off: hints work on managed memory only")
-        return Result(PASS, "the GPU reads all memory of the process through the host's page tables")
-
-    return _each(facts, judge)
+@GPU.check(FAIL, "Are all C2C links up?", "reset the GPU or reboot; if it stays, the board needs service")
+@each_gpu
+def c2c_links(facts: Facts, gpu: Gpu) -> Result:
+    if not _superchip(gpu):
+        return Result(SKIP, "only a superchip has C2C links")
+    if gpu.c2c_links is None and gpu.c2c_enabled is None:
+        reason = facts.gpus.problems.get("NVML", "this driver or GPU does not tell")
+        return Result(SKIP, NEEDS_NVML.format(reason), "install nvidia-ml-py")
+    shown = f"{gpu.c2c_links_active} of {gpu.c2c_links} C2C links active"
+    if gpu.c2c_enabled is False or not gpu.c2c_links_active or gpu.c2c_links_active < (gpu.c2c_links or 0):
+        return Result(FAIL, f"{shown}, C2C {'off' if gpu.c2c_enabled is False else 'on'}")
+    return Result(PASS, shown)
 
 
-def free_hbm(facts: Facts) -> Result:
-    def judge(gpu: Gpu) -> Result:
-        if not gpu.memory_bytes or gpu.memory_used_bytes is None:
-            return Result(SKIP, "neither NVML nor nvidia-smi told it", "install nvidia-ml-py")
-        free = gpu.memory_bytes - gpu.memory_used_bytes
-        shown = f"{gb(free)} of {gb(gpu.memory_bytes)} free"
-        if free < LEAST_HBM * gpu.memory_bytes:
-            return Result(FAIL, shown)
-        return Result(WARN if free < LOW_HBM * gpu.memory_bytes else PASS, shown)
-
-    return _each(facts, judge)
-
-
-def allocation(facts: Facts) -> Result:
-    if facts.allocation is None:
-        return Result(SKIP, "not asked for (--skip-allocation)")
-    return Result(facts.allocation.status, facts.allocation.message, facts.allocation.fix)
+@GPU.check(
+    FAIL, "Can managed memory be used by CPU and GPU at once?",
+    "use a Linux driver without virtualisation limits; .venv/bin/python has the cuda-bindings that ask",
+)  # fmt: skip
+@each_gpu
+def managed_memory(facts: Facts, gpu: Gpu) -> Result:
+    if not gpu.attributes:
+        return Result(SKIP, NEEDS_BINDINGS.format(facts.gpus.problems.get("CUDA driver", "GPU hidden from CUDA")))
+    if not gpu.attributes.get("managed_memory"):
+        return Result(FAIL, "no managed memory: unified-memory caches stay in plain RAM")
+    if not gpu.attributes.get("concurrent_managed_access"):
+        return Result(FAIL, "no concurrent managed access: unified-memory caches stay in plain RAM")
+    return Result(PASS, "managed, with concurrent access")
 
 
+@GPU.check(
+    WARN, "Can the GPU reach all memory of a process?",
+    "see addressing_mode; .venv/bin/python has the cuda-bindings that ask",
+)  # fmt: skip
+@each_gpu
+def host_page_tables(facts: Facts, gpu: Gpu) -> Result:
+    if not gpu.attributes:
+        return Result(SKIP, NEEDS_BINDINGS.format(facts.gpus.problems.get("CUDA driver", "GPU hidden from CUDA")))
+    if not _superchip(gpu):
+        return Result(SKIP, "only a superchip shares the host's page tables")
+    names = ("pageable_memory_access", "pageable_memory_access_uses_host_page_tables")
+    absent = [name for name in names if not gpu.attributes.get(name)]
+    if absent:
+        return Result(WARN, f"{' and '.join(absent)} off: hints work on managed memory only")
+    return Result(PASS, "the GPU reads all memory of the process through the host's page tables")
+
+
+@GPU.check(FAIL, "Is the GPU's memory free?", "end the processes nvidia-smi shows on the GPU")
+@each_gpu
+def free_hbm(facts: Facts, gpu: Gpu) -> Result:
+    if not gpu.memory_bytes or gpu.memory_used_bytes is None:
+        return Result(SKIP, "neither NVML nor nvidia-smi told it", "install nvidia-ml-py")
+    free = gpu.memory_bytes - gpu.memory_used_bytes
+    shown = f"{gb(free)} of {gb(gpu.memory_bytes)} free"
+    if free < LEAST_HBM * gpu.memory_bytes:
+        return Result(FAIL, shown)
+    return Result(WARN if free < LOW_HBM * gpu.memory_bytes else PASS, shown)
+
+
+@MEASURED.check(WARN, "How fast are copies between host and GPU?", "run with --bandwidth on an idle machine")
 def bandwidth(facts: Facts) -> Result:
-    if facts.bandwidth is None:
-        return Result(SKIP, "not asked for (--bandwidth)")
-    return Result(facts.bandwidth.status, facts.bandwidth.message, facts.bandwidth.fix)
+    return facts.bandwidth or Result(SKIP, "not asked for (--bandwidth)")
+
+
+@MEASURED.check(FAIL, "Does managed memory work beyond HBM?", "run without --skip-allocation where there is a GPU")
+def allocation(facts: Facts) -> Result:
+    return facts.allocation or Result(SKIP, "not asked for (--skip-allocation)")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..facts import Facts
 from ..host import UNLIMITED
 from ..result import FAIL, PASS, SKIP, WARN, Result, gb
+from .declare import Group
+
+HOST = Group("host")
 
 GRACE_PAGE = 65536
 LEAST_AVAILABLE = 2 * 10**9
@@ -15,6 +18,7 @@ LEAST_SHM = 10**9
 ONLY_GRACE = "only matters on a Grace CPU"
 
 
+@HOST.check(WARN, "Is this the processor of a GH200?", "none needed; run on a GH200 for its features")
 def architecture(facts: Facts) -> Result:
     name = facts.host.architecture
     if facts.grace:
@@ -24,6 +28,7 @@ def architecture(facts: Facts) -> Result:
     )
 
 
+@HOST.check(WARN, "Does the kernel use 64 KB pages?", "boot the distribution's 64k kernel")
 def page_size(facts: Facts) -> Result:
     size = facts.host.page_bytes
     if not facts.grace:
@@ -33,6 +38,10 @@ def page_size(facts: Facts) -> Result:
     return Result(WARN, f"{size // 1024} KB pages; 64 KB are advised on Grace")
 
 
+@HOST.check(
+    WARN, "May the kernel use huge pages?",
+    "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+)  # fmt: skip
 def transparent_hugepages(facts: Facts) -> Result:
     chosen = facts.host.transparent_hugepages
     if chosen is None:
@@ -42,6 +51,10 @@ def transparent_hugepages(facts: Facts) -> Result:
     return Result(PASS, chosen)
 
 
+@HOST.check(
+    WARN, "Is automatic NUMA balancing off?",
+    "sudo sysctl kernel.numa_balancing=0, and in /etc/sysctl.d to keep it",
+)  # fmt: skip
 def numa_balancing(facts: Facts) -> Result:
     value = facts.host.numa_balancing
     if value is None:
@@ -53,6 +66,7 @@ def numa_balancing(facts: Facts) -> Result:
     return Result(WARN, f"on ({value}): the kernel unmaps pages to see who uses them, which stalls the GPU")
 
 
+@HOST.check(WARN, "Are new pages handed out uncleared?", "boot with init_on_alloc=0")
 def init_on_alloc(facts: Facts) -> Result:
     if not facts.grace:
         return Result(SKIP, ONLY_GRACE)
@@ -63,6 +77,10 @@ def init_on_alloc(facts: Facts) -> Result:
     return Result(WARN, f"{said}: clearing every page before its first use slows large allocations")
 
 
+@HOST.check(
+    FAIL, "How does the GPU's memory show up: as a NUMA node, or not at all (CDMM)?",
+    "bring the node online (nvidia-persistenced, the driver's NVreg_CoherentGPUMemoryMode), see dmesg",
+)  # fmt: skip
 def memory_mode(facts: Facts) -> Result:
     mode = facts.memory_mode
     if mode == "none":
@@ -88,6 +106,10 @@ def memory_mode(facts: Facts) -> Result:
     return Result(PASS, f"NUMA: {shown}")
 
 
+@HOST.check(
+    WARN, "Does the process keep to one superchip's CPUs and memory?",
+    "accelerate launch --enable_cpu_affinity, or numactl --cpunodebind=N --membind=N",
+)  # fmt: skip
 def numa_binding(facts: Facts) -> Result:
     nodes = [node.number for node in facts.host.nodes if node.cpus]
     used = list(facts.host.cpu_nodes_used)
@@ -98,6 +120,7 @@ def numa_binding(facts: Facts) -> Result:
     return Result(WARN, f"this process may run on nodes {used}: memory of another node is several times slower")
 
 
+@HOST.check(FAIL, "Is most of the RAM free?", "stop other processes on the machine, or use a larger one")
 def free_memory(facts: Facts) -> Result:
     total, available = facts.host.cpu_memory_bytes, facts.host.cpu_available_bytes
     if not total:
@@ -108,6 +131,10 @@ def free_memory(facts: Facts) -> Result:
     return Result(WARN if available < LOW_AVAILABLE * total else PASS, shown)
 
 
+@HOST.check(
+    FAIL, "Does a control group limit the memory?",
+    "raise the job's or container's memory (docker --memory, Slurm --mem, the pod's limits.memory)",
+)  # fmt: skip
 def cgroup_memory(facts: Facts) -> Result:
     groups = facts.host.groups
     if not groups:
@@ -125,6 +152,7 @@ def cgroup_memory(facts: Facts) -> Result:
     return Result(PASS, shown)
 
 
+@HOST.check(WARN, "May processes lock memory?", "ulimit -l unlimited (docker: --ulimit memlock=-1)")
 def memlock(facts: Facts) -> Result:
     limit = facts.host.memlock_bytes
     if limit is None:
@@ -134,6 +162,7 @@ def memlock(facts: Facts) -> Result:
     return Result(WARN, f"{gb(limit)}: NCCL over InfiniBand locks more; pinned memory of CUDA does not count here")
 
 
+@HOST.check(FAIL, "Is there shared memory for NCCL?", "mount a larger /dev/shm (docker: --shm-size=8g)")
 def dev_shm(facts: Facts) -> Result:
     total, free = facts.host.shm_total_bytes, facts.host.shm_free_bytes
     if not total:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..facts import Facts
 from ..gpu import Gpu
 from ..result import FAIL, PASS, SKIP, WARN, Result
-from .gpu import NO_DEVICE
+from .declare import NO_DEVICE
 
 CPU_NODE = "host_numa_id"
 # One CPU half has one GPU there; on a GB200 it has two.

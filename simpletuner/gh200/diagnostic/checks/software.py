@@ -8,14 +8,19 @@ from ..facts import Facts
 from ..result import FAIL, PASS, SKIP, WARN, Result
 from ..software import PREFIXES
 from ..torch_build import ALLOCATOR_VARIABLES
+from .declare import Group
+
+SOFTWARE = Group("software")
 
 LEAST_PYTHON, FIRST_TOO_NEW = (3, 12), (3, 14)
 LEAST_BINDINGS = (12, 9)
 NO_TORCH = "torch is not installed in this interpreter"
+SETUP = "scripts/setup.sh makes .venv with the locked packages"
 USE_VENV = "run with .venv/bin/python (scripts/setup.sh makes it)"
 OPTIONAL_PACKAGES = ("lz4", "nvidia-ml-py", "python-snappy", "zstandard")
 
 
+@SOFTWARE.check(WARN, "Can the fork run in this Python?", USE_VENV)
 def python_version(facts: Facts) -> Result:
     version = facts.software.python
     shown = ".".join(map(str, version))
@@ -24,6 +29,10 @@ def python_version(facts: Facts) -> Result:
     return Result(WARN, f"{shown}: the diagnostic runs, the fork needs 3.12 or 3.13")
 
 
+@SOFTWARE.check(
+    FAIL, "Is torch there, whole, and built for CUDA?",
+    f"install a CUDA build for this platform: {SETUP} (see requirements/fork.lock)",
+)  # fmt: skip
 def torch_build(facts: Facts) -> Result:
     torch = facts.software.torch
     if torch is None:
@@ -40,6 +49,11 @@ def torch_build(facts: Facts) -> Result:
     return Result(WARN, f"{shown}: a CPU build")
 
 
+@SOFTWARE.check(
+    FAIL, "Is torch new enough for the upstream release under the fork?",
+    "use the locked torch (scripts/setup.sh), on which managed_memory does by pools what a patched build does "
+    "by keys; or build the patch again on a newer torch",
+)  # fmt: skip
 def torch_version(facts: Facts) -> Result:
     torch, least = facts.software.torch, facts.software.least_torch
     if torch is None or torch.error or not torch.version:
@@ -57,6 +71,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
+@SOFTWARE.check(
+    WARN, "What would put torch's allocations beyond HBM: keys or pools?",
+    "use the locked torch (scripts/setup.sh), or one that has the names",
+)  # fmt: skip
 def beyond_hbm(facts: Facts) -> Result:
     beyond = facts.software.beyond_hbm
     if beyond.possible:
@@ -67,6 +85,10 @@ def beyond_hbm(facts: Facts) -> Result:
     return Result(WARN, f"{beyond.text}: managed_memory would be refused")
 
 
+@SOFTWARE.check(
+    FAIL, "Does torch find the GPU and have code for it?",
+    "a torch for CUDA 13 needs driver R580 or newer: update the driver, or install a torch for an older CUDA",
+)  # fmt: skip
 def torch_sees_gpu(facts: Facts) -> Result:
     torch, gpus = facts.software.torch, facts.gpus
     if torch is None or torch.error or not torch.cuda:
@@ -91,36 +113,7 @@ def _covered(missing: list[str], architectures: tuple[str, ...]) -> bool:
     return all(any(own // 10 == int(name[3:]) // 10 and own <= int(name[3:]) for own in have) for name in missing)
 
 
-def allocator_config(facts: Facts) -> Result:
-    software = facts.software
-    given = {name: software.environment[name] for name in ALLOCATOR_VARIABLES if software.environment.get(name)}
-    if not given:
-        return Result(PASS, "not set")
-    if software.torch is None or software.torch.error:
-        return Result(SKIP, f"{', '.join(given)} is set, but there is no torch that could judge it", USE_VENV)
-    if software.refused_allocator_settings:
-        shown = "; ".join(
-            f"{name}={given.get(name, '')}: {text[:200]}" for name, text in software.refused_allocator_settings.items()
-        )
-        return Result(FAIL, f"this torch refuses {shown}")
-    unknown = [f"{name}: {text}" for name, text in software.problems.items() if name in given]
-    if unknown:
-        return Result(SKIP, "; ".join(unknown))
-    return Result(PASS, ", ".join(f"{name}={value}" for name, value in given.items()))
-
-
-def gh200_environment(facts: Facts) -> Result:
-    software = facts.software
-    if software.environment_problems:
-        return Result(FAIL, "; ".join(software.environment_problems))
-    if software.environment_notes:
-        return Result(WARN, "; ".join(software.environment_notes), "correct or unset the variable")
-    ours = [f"{name}={value}" for name, value in software.environment.items() if name.startswith(PREFIXES)]
-    if ours and software.environment_unjudged:
-        return Result(SKIP, f"{', '.join(ours)}: not judged, {software.environment_unjudged}", USE_VENV)
-    return Result(PASS, ", ".join(ours) or "nothing set: hints are off unless the config asks for them")
-
-
+@SOFTWARE.check(FAIL, "Are the driver bindings there?", f"pip install 'cuda-bindings>=12.9'; {SETUP}")
 def cuda_bindings(facts: Facts) -> Result:
     text = facts.software.packages.get("cuda-bindings")
     if text is None:
@@ -133,6 +126,7 @@ def cuda_bindings(facts: Facts) -> Result:
     return Result(PASS, text)
 
 
+@SOFTWARE.check(FAIL, "Are the packages of a run there?", SETUP)
 def packages(facts: Facts) -> Result:
     found = facts.software.packages
     missing = [name for name, version in found.items() if version is None]
@@ -151,6 +145,42 @@ def packages(facts: Facts) -> Result:
     return Result(PASS, f"all {len(found)} installed")
 
 
+@SOFTWARE.check(
+    FAIL, "Would torch take the allocator settings of the environment?",
+    "unset the variable; stock PyTorch has no use_uvm keys, and scripts/setup_gh200_env.sh sets what a build "
+    "takes",
+)  # fmt: skip
+def allocator_config(facts: Facts) -> Result:
+    software = facts.software
+    given = {name: software.environment[name] for name in ALLOCATOR_VARIABLES if software.environment.get(name)}
+    if not given:
+        return Result(PASS, "not set")
+    if software.torch is None or software.torch.error:
+        return Result(SKIP, f"{', '.join(given)} is set, but there is no torch that could judge it", USE_VENV)
+    if software.refused_allocator_settings:
+        shown = "; ".join(
+            f"{name}={given.get(name, '')}: {text[:200]}" for name, text in software.refused_allocator_settings.items()
+        )
+        return Result(FAIL, f"this torch refuses {shown}")
+    if software.problems:
+        return Result(SKIP, "; ".join(f"{name}: {text}" for name, text in software.problems.items()))
+    return Result(PASS, ", ".join(f"{name}={value}" for name, value in given.items()))
+
+
+@SOFTWARE.check(FAIL, "Are the GH200 variables right?", "correct or unset the variable; docs/SETTINGS.md explains each")
+def gh200_environment(facts: Facts) -> Result:
+    software = facts.software
+    if software.environment_problems:
+        return Result(FAIL, "; ".join(software.environment_problems))
+    if software.environment_notes:
+        return Result(WARN, "; ".join(software.environment_notes), "correct or unset the variable")
+    ours = [f"{name}={value}" for name, value in software.environment.items() if name.startswith(PREFIXES)]
+    if ours and software.environment_unjudged:
+        return Result(SKIP, f"{', '.join(ours)}: not judged, {software.environment_unjudged}", USE_VENV)
+    return Result(PASS, ", ".join(ours) or "nothing set: hints are off unless the config asks for them")
+
+
+@SOFTWARE.check(WARN, "Which upstream release is under the fork?", "build it: ./execute_gh200_rebase.sh")
 def upstream_release(facts: Facts) -> Result:
     software = facts.software
     if software.upstream_release is None:
