@@ -20,7 +20,15 @@ VOCABULARY = "scripts/vocabulary.json"
 PACKAGES = ("simpletuner/gh200", "gh200_rebase", "gh200_lab")
 SUFFIXES = {".py", ".sh", ".md", ".toml", ".json", ".html", ".js", ".yaml", ".c", ".h", ""}
 # Written by v1, by SimpleTuner or by a tool; not ours to rename.
-LEFT_OUT = ("CHANGELOG.md", "LICENSE", VOCABULARY, "tests/golden/records/", "tests/golden/v1/", "patches/lock.json", "requirements/")
+LEFT_OUT = (
+    "CHANGELOG.md",
+    "LICENSE",
+    VOCABULARY,
+    "tests/golden/records/",
+    "tests/golden/v1/",
+    "patches/lock.json",
+    "requirements/",
+)
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
