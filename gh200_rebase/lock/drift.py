@@ -12,16 +12,16 @@ from ..patches.verbs import IMPORT
 from ..proofs.bodies import Body
 
 REVIEW, WARNING, INFO = "review", "warning", "info"
-FOUND = "found"
+FOUND, MISSING = "found", "missing"
 
 # What a change of each recorded fact means: only the first group can put an edit in the wrong place.
 _LEVELS = (
-    ("status", REVIEW, "the edit was {old}, now it is {new}"),
+    ("status", REVIEW, "it was {old}, now it is {new}"),
     ("variant", REVIEW, "another form of the edit matched ({old} -> {new})"),
     ("hits", REVIEW, "the anchor hit {old} places, now {new}"),
     ("chain", REVIEW, "the blocks that enclose the anchor changed"),
     ("anchor", REVIEW, "the anchored statement itself changed"),
-    ("body", REVIEW, "this function, or one it calls, changed"),
+    ("body", REVIEW, "this function, or something of its file that it uses, changed"),
     ("neighbours", WARNING, "a statement next to the anchor changed"),
     ("scope", INFO, "something else in the same scope changed"),
 )
@@ -42,7 +42,10 @@ def observe(version: str, results: Sequence[EditResult], bodies: Sequence[Body] 
     An import lands after whatever imports there are: nothing of it can drift.
     """
     edits = {result.edit.key: _entry(version, result) for result in results if result.form.verb != IMPORT}
-    return edits | {body.key: Entry(version, FOUND, body=body.digest) for body in bodies if not body.problem}
+    found = {body.key: body for body in bodies if not body.problem}
+    return edits | {
+        key: Entry(version, MISSING if body.is_missing else FOUND, body=body.digest) for key, body in found.items()
+    }
 
 
 def _entry(version: str, result: EditResult) -> Entry:

@@ -9,6 +9,8 @@ import pytest
 from engine_lab import FAKE, FILE, edit, patch, plan_for
 from rebase_lab import Lab, make_lab
 
+from gh200_rebase.lock.drift import REVIEW, find_drift, observe
+from gh200_rebase.patches.lockfile import build
 from gh200_rebase.patches.patchfile import Expect
 from gh200_rebase.project import Project
 from gh200_rebase.proofs.bodies import Body, find_bodies
@@ -18,15 +20,40 @@ from gh200_rebase.syntax.tree import MemoryTree
 TRAINER = "simpletuner/helpers/training/trainer.py"
 UPSTREAM = '''
 import threading
+from math import ceil
+from .tables import LIMITS as BOUNDS
+
+PATTERN = "a+"
+TABLE = {}
+TABLE["x"] = 1
+if threading.active_count():
+    FAST = 1
+else:
+    FAST = 2
+UNUSED = 5
 
 def used(a): return a
 def unused(a): return a
 
 class Above:
-    def inherited(self): return 1
+    step = 7
+    def __init__(self, size): self.size = size
+    def inherited(self): return self.step
     def replaced(self): return 2
 
+class Row:
+    width = 11
+    def __init__(self, key): self.key = key.strip()
+    def never(self): return 12
+
 class Table(Above):
+    DEPTH = 3
+    ALSO = DEPTH + 20
+    idle = 6
+    def __init__(self, size):
+        super().__init__(size)
+        self.rows = [size]
+        self.other_rows = [size, 0]
     def scan(self, names: list[str], limit=3) -> int:
         """Says something."""
         total: int = 0
@@ -34,7 +61,11 @@ class Table(Above):
         threading.Thread(target=self.worker).start()
         return self.inherited() + Table.counted(total) + super().replaced()
     def worker(self):
-        return used(1)
+        def inner(text): return re.match(PATTERN, text) and FAST
+        Row("a")
+        return used(1) + [ceil(row) for row in self.rows + BOUNDS] + TABLE[self.ALSO] + getattr(self, "named")
+    def named(self): return type(self).made + self.size
+    made = 13
     def replaced(self): return 3
     @staticmethod
     def counted(total): return total
@@ -55,7 +86,24 @@ def body(text: str, scope: str = "Table.scan") -> Body:
         ("total: int = 0", "total: int = 1"),
         ("used(1)", "used(2)"),
         ("def used(a): return a", "def used(a): return -a"),
-        ("def inherited(self): return 1", "def inherited(self): return 9"),
+        ("def inherited(self): return self.step", "def inherited(self): return 9"),
+        ('PATTERN = "a+"', 'PATTERN = "a*"'),
+        ('TABLE["x"] = 1', 'TABLE["x"] = 2'),
+        ("if threading.active_count()", "if not threading.active_count()"),
+        ("FAST = 2", "FAST = 3"),
+        ("import ceil", "import floor as ceil"),
+        ("from .tables", "from .chairs"),
+        ("step = 7", "step = 8"),
+        ("self.size = size", "self.size = 2 * size"),
+        ("width = 11", "width = 12"),
+        ("key.strip()", "key.lstrip()"),
+        ("DEPTH = 3", "DEPTH = 4"),
+        ("ALSO = DEPTH", "ALSO = 2 * DEPTH"),
+        ("self.rows = [size]", "self.rows = []"),
+        ("made = 13", "made = 14"),
+        ("return type(self).made", "return -type(self).made"),
+        ("and FAST", "or FAST"),
+        ("for row in self.rows", "for row in self.rows if row"),
         ("def replaced(self): return 2", "def replaced(self): return 9"),
         ("def counted(total): return total", "def counted(total): return 9"),
         ("@staticmethod", "@cached"),
@@ -77,6 +125,10 @@ def test_a_changed_body_has_another_digest(old: str, new: str) -> None:
         ("total: int = 0", "total = 0"),
         (" so far", " until now"),
         ("def unused(a): return a", "def unused(a): return -a"),
+        ("UNUSED = 5", "UNUSED = 6"),
+        ("idle = 6", "idle = 7"),
+        ("def never(self): return 12", "def never(self): return 13"),
+        ("self.other_rows = [size, 0]", "self.other_rows = []"),
         ("def other(self): return 4", "def other(self): return 9"),
         ("def replaced(self): return 3", "def replaced(self): return 9"),
         ("import threading\n", "import threading\n\n\n"),
@@ -93,12 +145,30 @@ def test_a_function_that_is_gone_is_a_problem_with_the_nearest() -> None:
     assert "01-test.toml, expect Table (ours)" in found.ours
 
 
+def test_a_nested_function_uses_what_is_around_it() -> None:
+    text = "A = 1\ndef outer(a):\n    b = [A]\n    def other(): return 2\n    def inner(c): return a + b + other()\n    d = 3\n"
+    digests = {body(text, "outer.inner").digest}
+    for old, new in (("b = [A]", "b = []"), ("A = 1", "A = 2"), ("return 2", "return 3"), ("inner(c)", "inner(c=1)")):
+        assert text.count(old) == 1
+        digests.add(body(text.replace(old, new), "outer.inner").digest)
+    assert len(digests) == 5
+    assert body(text.replace("d = 3", "d = 4"), "outer.inner").digest in digests
+
+
+def test_a_local_name_is_not_the_constant_of_that_name() -> None:
+    text = "A = 1\nB = 1\ndef f(B):\n    A = 2\n    return A + B\ndef g():\n    global A\n    A += 1\n"
+    changed = text.replace("A = 1", "A = 9").replace("B = 1", "B = 9")
+    assert body(text, "f").digest == body(changed, "f").digest
+    assert body(text, "g").digest != body(changed, "g").digest
+
+
 def test_a_function_that_moved_behind_a_shim_is_followed() -> None:
-    shim = {FILE: b"from .table import Table\n", "pkg/table.py": UPSTREAM.encode()}
+    text = UPSTREAM.replace("from .tables", "from tables")
+    shim = {FILE: b"from .table import Table\n", "pkg/table.py": text.encode()}
     tree = MemoryTree({f"simpletuner/{path}": data for path, data in shim.items()})
     wanted = Expect(f"simpletuner/{FILE}", "Table", (), "", "ours", ("Table.scan",))
     (found,) = find_bodies([replace(patch(), expects=(wanted,))], (), tree)
-    assert found.digest == body(UPSTREAM).digest
+    assert found.digest == body(text).digest
 
 
 def test_an_edit_declares_by_the_form_that_landed_and_not_where_it_is_skipped() -> None:
@@ -132,11 +202,25 @@ def test_a_changed_function_stops_every_command_until_it_is_reviewed(lab: Lab) -
     key = f"{TRAINER}#Loop.report"
     for command in (["check"], ["--skip-tests"]):
         output = lab.run(*command, "--upstream", upstream, code=2)
-        assert key in output and "this function, or one it calls, changed" in output
+        assert key in output and "this function, or something of its file that it uses, changed" in output
         assert "ours: 01-loop.toml, expect Loop.report (ours calls it)" in output
     output = lab.run("review", "--upstream", upstream, "--verified", f"path:{FAKE / 'v1'}", "--accept", key)
     assert "+    self.seen.clear()" in output and "1 accepted" in output
     lab.run("check", "--upstream", upstream)
+
+
+def test_a_function_that_only_some_releases_have_is_to_review_when_it_goes_or_comes() -> None:
+    wanted = replace(patch(), expects=(Expect(FILE, "Table", (), "Table.scan", "ours", ("Table.scan",)),))
+    trees = [MemoryTree({FILE: text.encode()}) for text in (UPSTREAM, UPSTREAM.replace("def scan(", "def scan_all("))]
+    there, gone = (find_bodies([wanted], (), tree) for tree in trees)
+    for before, after, sentence in (
+        (there, gone, "it was found, now it is missing"),
+        (gone, there, "it was missing, now it is found"),
+    ):
+        (drift,) = find_drift(build({"1.0": ("", observe("1.0", (), before))}), "2.0", (), after)
+        assert (drift.edit_key, drift.level) == (f"{FILE}#Table.scan", REVIEW)
+        assert drift.what == f"{sentence}; ours: 01-test.toml, expect Table (ours)"
+    assert find_drift(build({"1.0": ("", observe("1.0", (), gone))}), "2.0", (), gone) == ()
 
 
 def test_a_function_that_is_gone_is_a_failure(lab: Lab) -> None:
