@@ -80,8 +80,6 @@ DATAFLOW = (
         (("before", TRAIN, "step += 1", "micro = step + 1"), ("drop", TRAIN, "step += 1")),
     ),
     Mutant("01/window-gate", "step_stored_behind_the_gate", (("after", TRAIN, LOGS, "step = 0"),)),
-    Mutant("01/progress-values", "logs_made_anew", (("after", TRAIN, LOGS, "logs = dict(logs)"),)),
-    Mutant("01/progress-values", "logs_merged_anew", (("after", TRAIN, LOGS, "logs |= {}"),)),
     Mutant(
         "04/decode",
         "arguments_read_again",
