@@ -106,8 +106,8 @@ class Trainings:
 
     def named(self) -> list[str]:
         """Files that were scanned and are in no bucket."""
-        [file] = self.pictures.glob("*.left_out.jsonl")
-        return [json.loads(line)["path"] for line in file.read_text().splitlines()]
+        [file] = self.pictures.glob("*.left_out.tsv")
+        return [line.split("\t")[1] for line in file.read_text().splitlines()]
 
     def in_buckets(self) -> list[str]:
         buckets = self.files()[f"aspect_ratio_bucket_indices_{NAME}.json"]["aspect_ratio_bucket_indices"]

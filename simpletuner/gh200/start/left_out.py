@@ -19,7 +19,7 @@ class LeftOut:
     def __init__(self, backend: Any) -> None:
         self._id = backend.id
         cache = Path(backend.cache_file)
-        self._file = cache.with_name(f"{cache.stem}.left_out.jsonl")
+        self._file = cache.with_name(f"{cache.stem}.left_out.tsv")
         self._by_reason: dict[str, list[str]] = {}
 
     def add(self, path: str, reason: str) -> None:
@@ -40,9 +40,18 @@ class LeftOut:
         logger.warning("\n".join(lines))
 
     def _written(self) -> str:
-        rows = [{"path": path, "reason": reason} for reason, paths in self._by_reason.items() for path in paths]
+        rows = [
+            f"{printable(reason)}\t{_in_one_line(path)}\n"
+            for reason, paths in self._by_reason.items()
+            for path in paths
+        ]
         try:
-            write_whole(self._file, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+            write_whole(self._file, "".join(rows).encode())
         except OSError as error:
             return f"{self._file} could not be written ({error.strerror})"
         return str(self._file)
+
+
+def _in_one_line(path: str) -> str:
+    """The name as it is on disk; as a JSON string where it is not one line of text, or looks like a JSON string."""
+    return path if path.isprintable() and not path.startswith('"') else json.dumps(path)
