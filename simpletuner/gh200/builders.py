@@ -8,7 +8,7 @@ from simpletuner.helpers.data_backend.builders.in_memory import InMemoryBackendB
 
 from .caches.sites import attach_cache_tier
 from .datasets.backend import local_backend, watched_backend
-from .datasets.sites import any_in_memory, is_in_memory
+from .datasets.sites import is_in_memory
 from .run import current
 from .settings.dataset_file import IN_MEMORY
 
@@ -33,8 +33,6 @@ def _in_a_run(name: str, builder: Any) -> Any:
 
 def local_dataset(config: Any, backend: Any) -> Any:
     """In-memory datasets are local ones to upstream, which compares types in thirty places."""
-    if not any_in_memory():
-        return backend
     return local_backend(config, backend) if is_in_memory(config) else watched_backend(config, backend)
 
 
