@@ -56,7 +56,7 @@ def staging(folder: Path) -> Seen:
     backend = _backend(folder)
     seen = {"here": _read_back(backend, folder), "staged": backend.staged_files}
     handle = folder.parent / "handle.json"
-    handle.write_text(json.dumps(backend.get_instance_representation()), encoding="utf-8")
+    handle.write_text(json.dumps(backend._arena.handle().as_dict()), encoding="utf-8")
     second = folder.parent / "second.json"
     command = [sys.executable, __file__, "attach", str(second), str(folder)]
     subprocess.run(command, check=True, timeout=240)
@@ -72,19 +72,19 @@ def _backend(folder: Path) -> Any:
 
 
 def attach(folder: Path) -> Seen:
-    from simpletuner.gh200 import GH200InMemoryBackend
+    from simpletuner.gh200.datasets import arena
 
-    representation = json.loads((folder.parent / "handle.json").read_text(encoding="utf-8"))
-    backend = GH200InMemoryBackend.from_instance_representation(representation)
-    return {"here": _read_back(backend, folder), "staged": backend.staged_files}
+    handle = json.loads((folder.parent / "handle.json").read_text(encoding="utf-8"))
+    attached = arena.attach(arena.Handle.from_dict(handle))
+    here = {Path(name).name: attached.read(number) == Path(name).read_bytes() for name, number in attached.names()}
+    return {"here": here, "staged": attached.files}
 
 
 def _read_back(backend: Any, folder: Path) -> dict[str, bool]:
-    """For each file: it is held in memory, and what is held and what a read gives are the file's bytes."""
+    """For each file: it is held in memory, and what a read gives are the file's bytes."""
     found = {}
     for path in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
-        held, content = backend.view(str(path)), path.read_bytes()
-        found[path.name] = held is not None and bytes(held) == content == backend.read(str(path))
+        found[path.name] = backend.is_staged(path) and backend.read(str(path)) == path.read_bytes()
     return found
 
 

@@ -10,7 +10,7 @@ from simpletuner.helpers.data_backend.local import LocalDataBackend
 from .caches.sites import attach_cache_tier, cache_is_held
 from .caches.tier import UnifiedCacheTier
 from .datasets.backend import GH200InMemoryBackend, local_backend, watched_backend
-from .datasets.sites import any_in_memory, is_in_memory
+from .datasets.sites import is_in_memory
 from .run import current
 from .settings.dataset_file import IN_MEMORY
 
@@ -41,9 +41,8 @@ def local_dataset(config: Any, backend: Any) -> Any:
     """In-memory datasets are local ones to upstream, which compares types in thirty places."""
     dataset_type = _dataset_type(config)
     held = cache_is_held(dataset_type)
-    if any_in_memory():
-        kind = InMemoryCacheBackend if held else GH200InMemoryBackend
-        backend = (local_backend if is_in_memory(config) else watched_backend)(config, backend, kind)
+    kind = InMemoryCacheBackend if held else GH200InMemoryBackend
+    backend = (local_backend if is_in_memory(config) else watched_backend)(config, backend, kind)
     if held:
         if not isinstance(backend, UnifiedCacheTier):
             backend = UnifiedCacheBackend(backend.accelerator, backend.id, backend.compress_cache)

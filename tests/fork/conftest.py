@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from preloaded import Preloaded, preloaded
 
+from simpletuner.gh200 import run
 from tests.browser import need_browser
 from tests.fork.web_lab import Server
 
@@ -17,6 +18,14 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preloaded]:
     """Runs trainings of the fork on a CPU without importing SimpleTuner for each."""
     with preloaded(tmp_path_factory.mktemp("forked")) as place:
         yield Preloaded(place=place)
+
+
+@pytest.fixture
+def own_run() -> Iterator[None]:
+    """Datasets that are configured without a training belong to a run of their own, which would outlast the test."""
+    run.end()
+    yield
+    run.end()
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from PIL import Image
 
-from simpletuner.gh200 import hooks
 from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
 from simpletuner.helpers.data_backend.builders.in_memory import InMemoryBackendBuilder
+from simpletuner.helpers.data_backend.factory import from_instance_representation
 from simpletuner.helpers.data_backend.local import LocalDataBackend
 
 __all__ = ["Config", "Differential", "GH200InMemoryBackend", "InMemoryBackendBuilder", "LocalDataBackend", "make_tree"]
@@ -111,9 +111,8 @@ def call(backend: LocalDataBackend, root: str, method: str, arguments: tuple[Any
 def serve(backend: Any, root: str, pipe: Any) -> None:
     """A child that rebuilds its backend from the representation, as upstream's conditioning workers do."""
     representation = pickle.loads(pickle.dumps(backend.get_instance_representation()))
-    rebuilt = hooks.rebuild_backend(representation, LocalDataBackend.from_instance_representation(representation))
-    if backend.get_instance_representation().get("gh200_in_memory"):
-        assert rebuilt.staged_files == backend.staged_files > 0
+    rebuilt = from_instance_representation(representation)
+    assert type(rebuilt) is LocalDataBackend
     while (order := pipe.recv()) is not None:
         pipe.send(call(rebuilt, root, *order))
 

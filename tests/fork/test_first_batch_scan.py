@@ -151,14 +151,18 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
         yield caplog
 
 
+def left_out(scene: Scene) -> list[tuple[str, str]]:
+    """Reason and path of every file that the scan put into no bucket."""
+    lines = (scene.output / "aspect_ratio_bucket_indices.left_out.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines]
+    return [(reason, json.loads(path) if path.startswith('"') else path) for reason, path in rows]
+
+
 def test_first_batch_scan_names_what_it_leaves_out(folder: Path, told: pytest.LogCaptureFixture) -> None:
     scene = Scene(folder, {"minimum_image_size": 300}, aspect_bucket_worker_count=4)
     found = scene.scanned(True)
     placed = {path for paths in found["buckets"].values() for path in paths}
-    rows = [
-        line.split("\t")
-        for line in (scene.output / "aspect_ratio_bucket_indices.left_out.tsv").read_text().splitlines()
-    ]
+    rows = left_out(scene)
     pictures = {str(path) for path in folder.iterdir() if path.suffix != ".bbox"}
     assert placed | {path for _, path in rows} == pictures and not placed & {path for _, path in rows}
     assert {reason for reason, path in rows if path.endswith(("broken.png", "short.png"))} != {"too_small"}
@@ -167,17 +171,45 @@ def test_first_batch_scan_names_what_it_leaves_out(folder: Path, told: pytest.Lo
 
 @pytest.mark.timeout(120)
 def test_first_batch_scan_of_a_fifo_and_of_odd_names_ends(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
-    """Two of the files are no images: nobody writes into the FIFO, and one name would break the list of names."""
+    """None of these is an image: nobody writes into the FIFO, and two names would break a list or are no text."""
     pictures = tmp_path / "pictures"
     make_pictures(pictures, [(64, 64)] * 2)
     os.mkfifo(pictures / "pipe.png")
-    (pictures / "odd\x1b[31m\n.png").write_bytes(b"no image")
+    odd = [str(pictures / "odd\x1b[31m\n\t.png"), str(pictures / os.fsdecode(b"not-\xff-text.png"))]
+    for path in odd:
+        Path(path).write_bytes(b"no image")
     scene = Scene(pictures, {}, aspect_bucket_worker_count=2)
     found = scene.scanned(True)
     assert len([path for paths in found["buckets"].values() for path in paths]) == 2
-    rows = (scene.output / "aspect_ratio_bucket_indices.left_out.tsv").read_text().splitlines()
-    assert len(rows) == 2 and "\x1b" not in told.text
-    assert any("not a regular file" in row and row.endswith("pipe.png") for row in rows)
+    reasons = {path: reason for reason, path in left_out(scene)}
+    assert reasons.keys() == {*odd, str(pictures / "pipe.png")}, "the names as they are on disk"
+    assert "not a regular file" in reasons[str(pictures / "pipe.png")]
+    assert "\x1b" not in told.text and "odd\\x1b[31m\\n\\t.png" in told.text
+
+
+def test_first_batch_scan_decodes_videos_in_all_threads_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conditioning dataset of images and videos, of which SimpleTuner decodes whole files."""
+    from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
+
+    pictures = tmp_path / "pictures"
+    make_pictures(pictures, [(64, 64)] * 2)
+    for name in ("one.mp4", "two.mp4"):
+        (pictures / name).write_bytes(b"a video")
+    both = threading.Barrier(2, timeout=30)
+    usual = DiscoveryMetadataBackend._process_for_bucket
+
+    def decode(self: Any, path: str, buckets: dict[str, list[str]], **more: Any) -> Any:
+        if not path.endswith(".mp4"):
+            return usual(self, path, buckets, **more)
+        both.wait()
+        more["metadata_updates"][path] = {"original_size": (64, 64)}
+        return {"1.0": [path]}
+
+    monkeypatch.setattr(DiscoveryMetadataBackend, "_process_for_bucket", decode)
+    scene = Scene(pictures, {"dataset_type": "conditioning"}, aspect_bucket_worker_count=4)
+    assert len(scene.scanned(True)["buckets"]["1.0"]) == 4
 
 
 def test_first_batch_scan_repairs_missing_metadata(folder: Path) -> None:

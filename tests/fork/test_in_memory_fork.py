@@ -6,7 +6,7 @@ import importlib
 import json
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import tiny
@@ -17,7 +17,9 @@ from preloaded import Preloaded
 from gh200_lab.tiny.run import cached, weights
 from simpletuner.gh200 import builders
 from simpletuner.gh200.datasets import sites as in_memory_sites
-from simpletuner.gh200.datasets.codecs import NAMES
+from simpletuner.gh200.settings.schema import CodecName
+
+pytestmark = pytest.mark.usefixtures("own_run")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def lab() -> Any:
     return importlib.import_module("in_memory_lab")
 
 
-@pytest.mark.parametrize("compression", [None, *NAMES])
+@pytest.mark.parametrize("compression", [None, *get_args(CodecName)])
 def test_in_memory_and_local_cannot_be_told_apart(lab: Any, compression: str | None) -> None:
     machine = type("Machine", (lab.Differential,), {"compression": compression})
     run_state_machine_as_test(
@@ -99,20 +101,17 @@ def test_a_folder_with_two_names_is_staged_under_the_one_upstream_lists(lab: Any
         (tmp_path / f"{'az'[number % 2]}{number}").symlink_to(f"m{number}")
     backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tmp_path)
     listed = [path for _, _, files in backend.list_files(["png"], str(tmp_path)) for path in files]
-    assert len(listed) == 20 and all(backend.view(path) is not None for path in listed)
+    assert len(listed) == 20 and all(backend.is_staged(path) for path in listed)
 
 
-def test_a_view_is_read_only_and_none_where_there_is_none(
-    lab: Any, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_the_release_files_are_read_from_disk(lab: Any, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tree)
-    view = backend.view(str(tree / "a.txt"))
-    assert view is not None and view.readonly and bytes(view) == (tree / "a.txt").read_bytes()
     monkeypatch.chdir(tree)
-    assert backend.view(tree / "a.txt") == backend.view("a.txt") == view
-    assert backend.view(str(tree / "saved.pt")) is None and backend.view(bytes(tree / "a.txt")) is None
+    assert backend.is_staged(tree / "a.txt") and backend.is_staged("a.txt")
+    assert not backend.is_staged(str(tree / "saved.pt")) and not backend.is_staged(bytes(tree / "a.txt"))
+    staged = backend.read(str(tree / "a.txt"))
     backend.release()
-    assert backend.view(str(tree / "a.txt")) is None and backend.read(str(tree / "a.txt")) == bytes(view)
+    assert not backend.is_staged(tree / "a.txt") and backend.read(str(tree / "a.txt")) == staged
 
 
 @pytest.mark.parametrize(
@@ -136,22 +135,29 @@ def test_memory_is_freed_after_the_caches_only_where_asked_and_unused(
     assert "still read" in caplog.text or freed
 
 
-def test_a_backend_can_be_pickled_into_the_same_memory(lab: Any, tree: Path) -> None:
+def test_a_pickled_backend_reads_from_disk_and_what_it_writes_is_seen(lab: Any, tree: Path) -> None:
     backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tree)
+    backend.dataset_type = "image"
     again = pickle.loads(pickle.dumps(backend))
-    assert again.staged_files == backend.staged_files
-    backend.delete(str(tree / "a.txt"))
-    with pytest.raises(FileNotFoundError):
-        again.read(str(tree / "a.txt"))
+    assert not again.staged_files and again.read(str(tree / "a.txt")) == backend.read(str(tree / "a.txt"))
+    assert again.dataset_type == "image"
+    (tree / "a.txt").write_bytes(b"by another process")
+    assert backend.read(str(tree / "a.txt")) == b"by another process" and backend.is_staged(tree / "sub/b.txt")
 
 
-def test_a_child_whose_parent_is_gone_reads_from_disk(lab: Any, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
-    backend = lab.GH200InMemoryBackend(None, "x", instance_data_dir=tree)
-    representation = backend.get_instance_representation()
-    backend.release()
-    rebuilt = lab.GH200InMemoryBackend.from_instance_representation(representation)
-    assert rebuilt.staged_files == 0 and rebuilt.read(str(tree / "a.txt")) == (tree / "a.txt").read_bytes()
-    assert "reading from disk" in caplog.text
+def test_what_processes_of_upstreams_write_is_never_served_stale(lab: Any, tree: Path) -> None:
+    """Conditioning generation: they get a description of the target, here of another dataset on the same directory."""
+    in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
+    ram = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
+    target = lab.Config(tree)
+    target.id = "edges"
+    writer = builders.local_dataset(target, lab.LocalDataBackend(None, "edges"))
+    rebuilt = lab.LocalDataBackend.from_instance_representation(writer.get_instance_representation())
+    rebuilt.write(str(tree / "a.txt"), b"generated")
+    assert ram.read(str(tree / "a.txt")) == b"generated"
+    later = lab.GH200InMemoryBackend(None, "later", instance_data_dir=tree / "sub")
+    rebuilt.write(str(tree / "sub/b.txt"), b"generated later")
+    assert later.read(str(tree / "sub/b.txt")) == b"generated later"
 
 
 IN_RAM = {"type": "in_memory", "in_memory": {"compression": "lz4"}}

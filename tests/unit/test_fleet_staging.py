@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ from simpletuner.gh200.datasets.check import CHUNK, forget_changed, forget_path
 from simpletuner.gh200.datasets.folder import StagedFolder, lies_in
 from simpletuner.gh200.datasets.listing import list_dataset
 from simpletuner.gh200.datasets.media import staged_path
-from simpletuner.gh200.datasets.staged import Source, outermost
 from simpletuner.gh200.datasets.staging import StagingFailed, stage
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, spoken_size
@@ -409,28 +407,15 @@ def test_fleet_a_rank_keeps_nothing_per_file_for_itself(tmp_path: Path) -> None:
     assert held / len(files) < 30
 
 
-def test_fleet_a_folder_inside_the_staged_one_is_read_under_its_own_name(tmp_path: Path) -> None:
-    files = make(tmp_path / "data/sub", 3)
-    (tmp_path / "alias").symlink_to(tmp_path / "data/sub")
+def test_fleet_a_folder_is_read_under_its_own_name_and_its_real_one(tmp_path: Path) -> None:
+    files = make(tmp_path / "data", 3)
+    (tmp_path / "alias").symlink_to(tmp_path / "data")
     arena = stage("x", tmp_path / "data", InMemory())
-    for root in (tmp_path / "data/sub", tmp_path / "alias", tmp_path / "data"):
-        assert StagedFolder(arena, str(root)).is_staged()
-    inner = StagedFolder(arena, str(tmp_path / "alias"))
+    folder = StagedFolder(arena, str(tmp_path / "alias"))
     for path in (tmp_path / "alias" / files[1].name, files[1]):
-        number = inner.find(str(path))
+        number = folder.find(str(path))
         assert number is not None and arena.read(number) == files[1].read_bytes()
-    assert inner.find(str(tmp_path / "data/other")) is None
-    (tmp_path / "data/none").mkdir()
-    assert not StagedFolder(arena, str(tmp_path / "data/none")).is_staged()
-
-
-def test_fleet_folders_inside_each_other_are_staged_once_where_the_codec_is_one(tmp_path: Path) -> None:
-    (tmp_path / "a/b/c").mkdir(parents=True)
-    make_source = lambda name, folder, codec=None: Source(name, str(tmp_path / folder), InMemory(compression=codec))  # noqa: E731
-    outer, middle, inner = make_source("1", "a"), make_source("2", "a/b"), make_source("3", "a/b/c")
-    packed = make_source("4", "a/b/c", "lz4")
-    every = [inner, packed, middle, outer]
-    assert outermost(inner, every) == outer == outermost(outer, every) and outermost(packed, every) == packed
+    assert folder.find(str(tmp_path / "other")) is None
     assert lies_in("/a/b", "/a") and lies_in("/a", "/a") and not lies_in("/ab", "/a") and lies_in("/a", "/")
 
 
@@ -466,26 +451,6 @@ def _link(path: Path) -> str:
         return os.readlink(path)
     except FileNotFoundError:
         return ""
-
-
-def test_fleet_a_path_to_staged_bytes_needs_no_room_in_the_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(tmp_path / "data", 1)
-    arena = stage("x", tmp_path / "data", InMemory())
-    usual, full = os.mkdir, ["/tmp", tempfile.gettempdir()]
-
-    def refuse(path: str, *mode: int) -> None:
-        if str(Path(path).parent) in full:
-            raise OSError(28, "No space left on device")
-        usual(path, *mode)
-
-    monkeypatch.setattr(os, "mkdir", refuse)
-    path = staged_path(arena, 0, "clip.wav")
-    assert Path(path).read_bytes() == arena.read(0) and path.startswith("/dev/shm/")
-    full.append("/dev/shm")
-    with pytest.raises(OSError, match="No space"):
-        staged_path(arena, 0, "clip.wav")
 
 
 def test_fleet_large_files_are_compressed_in_blocks(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from simpletuner.gh200.builders import local_dataset
 from simpletuner.gh200.datasets.sites import dataset_entries
 from simpletuner.gh200.datasets.staged import staged
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.hooks import rebuild_backend
 from simpletuner.gh200.settings.problems import SettingsError
 from simpletuner.gh200.settings.schema import InMemory
 from simpletuner.gh200.settings.sources import read_settings
@@ -74,8 +73,3 @@ def test_a_dataset_that_cannot_be_held_is_one_problem_before_any_work(more: dict
         read_settings({"datasets": entries} if inline else {}, {}, {}, None if inline else entries)
     (problem,) = caught.value.problems
     assert problem.path.startswith("datasets[0]." if inline else "data_backend_config[0].")
-
-
-def test_a_representation_without_memory_gives_the_backend_back() -> None:
-    marker = object()
-    assert rebuild_backend({"backend_type": "local", "id": "x"}, marker) is marker

@@ -15,20 +15,20 @@ import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from simpletuner.gh200.datasets import segment as staging_segment
 from simpletuner.gh200.datasets.arena import ArenaDamaged, Handle, SharedArena, attach, create_arena
 from simpletuner.gh200.datasets.check import forget_changed
-from simpletuner.gh200.datasets.codecs import NAMES
 from simpletuner.gh200.datasets.index import Row
-from simpletuner.gh200.datasets.listing import Kinds, list_dataset
+from simpletuner.gh200.datasets.listing import list_dataset
 from simpletuner.gh200.datasets.mapping import memory_file
 from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import OverMemoryLimit
-from simpletuner.gh200.settings.schema import InMemory
+from simpletuner.gh200.settings.schema import CodecName, InMemory
 
 pytestmark = pytest.mark.unit
 LONG = "\u96ea" * 80
@@ -63,7 +63,7 @@ def get(arena: SharedArena, path: Path) -> bytes:
     return arena.read(number)
 
 
-@pytest.mark.parametrize("compression", [None, *NAMES])
+@pytest.mark.parametrize("compression", [None, *get_args(CodecName)])
 def test_all_files_come_back_and_nothing_a_run_rewrites_is_held(tree: Path, compression: str | None) -> None:
     arena = stage("x", tree, InMemory(compression=compression, num_workers=3))
     wanted = {
@@ -92,14 +92,26 @@ def test_many_threads_share_a_few_segments(tmp_path: Path) -> None:
         assert get(arena, path) == path.read_bytes()
 
 
-def test_a_view_is_the_memory_itself_and_cannot_be_written(tree: Path) -> None:
-    arena = stage("x", tree, InMemory(compression="zlib"))
-    view = arena.view(str(tree / "photo.jpg"))
-    assert view == (tree / "photo.jpg").read_bytes() and view is not None and view.readonly
-    packed = str(tree / "photo.txt")
-    assert arena.find(packed) is not None and arena.view(packed) is None
-    del arena
-    assert bytes(view[:10]) == (tree / "photo.jpg").read_bytes()[:10]
+def test_a_file_is_read_whole_where_the_kernel_reads_less_at_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with files above 2 GB."""
+    usual = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: usual(descriptor, min(size, 1000), offset))
+    for compression in (None, "zlib"):
+        arena = stage("x", tree, InMemory(compression=compression))
+        for name in ("photo.jpg", "photo.txt", "empty.txt"):
+            assert get(arena, tree / name) == (tree / name).read_bytes()
+
+
+def test_what_somebody_else_may_write_is_compared_in_every_process(tree: Path) -> None:
+    arena = stage("x", tree, InMemory())
+    attached = attach(arena.handle())
+    (tree / "photo.txt").write_bytes(b"new")
+    (tree / "empty.txt").unlink()
+    assert get(arena, tree / "photo.txt") != b"new", "until the next check"
+    attached.compare_before_reads()
+    for one in (arena, attached):
+        assert one.find(str(tree / "photo.txt")) is None and one.find(str(tree / "empty.txt")) is None
+        assert get(one, tree / "photo.jpg") == (tree / "photo.jpg").read_bytes()
 
 
 def test_sealed_memory_refuses_every_change(tree: Path) -> None:
@@ -120,14 +132,6 @@ def test_one_line_at_the_end_says_what_was_done(tree: Path, caplog: pytest.LogCa
     (record,) = caplog.records
     for part in ("photos", "7 files", "620.0 KB", "ratio", " s.", "Page cache"):
         assert part in record.getMessage()
-
-
-def test_the_page_cache_is_kept_for_what_is_opened_by_path() -> None:
-    kinds = Kinds()
-    assert all(0 < part <= 1 << 20 for part in kinds.keep_cached("a/clip.MP4")), "its index may be at either end"
-    start, end = kinds.keep_cached("photo.jpg")
-    assert 0 < start < 1 << 20 and end == 0
-    assert kinds.keep_cached("caption.txt") == (0, 0)
 
 
 def cached_pages(path: Path) -> list[bool]:
@@ -153,11 +157,10 @@ def test_after_staging_the_second_copy_is_given_back(tmp_path: Path) -> None:
         if thread.name == PAGE_CACHE_THREAD:
             thread.join()
     cached = {name: cached_pages(tmp_path / name) for name in names}
-    # The cache is dropped in whole blocks of up to 2 MiB: of a picture the block with its header stays.
+    # The cache is dropped in whole blocks of up to 2 MiB: those with a header stay, which may be at either end.
     block = (1 << 21) // mmap.PAGESIZE
-    assert cached["clip.mp4"][0] and cached["clip.mp4"][-1] and not any(cached["clip.mp4"][block:-block])
-    assert cached["photo.jpg"][0] and not any(cached["photo.jpg"][block:])
-    assert not any(cached["table.parquet"])
+    for pages in cached.values():
+        assert pages[0] and pages[-1] and not any(pages[block:-block])
     assert arena.files == 3
 
 

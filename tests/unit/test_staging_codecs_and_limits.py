@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from simpletuner.gh200.datasets.codecs import NAMES, WORTH_IT, load_codec
+from simpletuner.gh200.datasets.codecs import WORTH_IT, load_codec
 from simpletuner.gh200.memory.limits import GB, Limit, memory_limits, over_limit
 from simpletuner.gh200.memory.numa import nodes_without_cpus
 from simpletuner.gh200.settings.dataset_file import in_memory_options
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.unit
 TEXT = b"a caption that says the same thing again and again. " * 2000
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", get_args(CodecName))
 def test_every_codec_gives_back_what_it_was_given(name: str) -> None:
     codec = load_codec(name)
     assert codec is not None
@@ -32,7 +32,7 @@ def test_every_codec_gives_back_what_it_was_given(name: str) -> None:
         assert back == data and type(back) is bytes
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", get_args(CodecName))
 def test_what_is_compressed_already_is_recognised_by_its_content(name: str) -> None:
     codec = load_codec(name)
     assert codec is not None
@@ -41,9 +41,8 @@ def test_what_is_compressed_already_is_recognised_by_its_content(name: str) -> N
     assert codec.ratio(b"") >= WORTH_IT
 
 
-def test_the_settings_offer_every_codec_and_no_other() -> None:
+def test_no_codec_is_none() -> None:
     assert load_codec(None) is None
-    assert get_args(CodecName) == NAMES
 
 
 @pytest.mark.parametrize(("name", "module", "package"), [("lz4", "lz4", "lz4"), ("snappy", "snappy", "python-snappy")])

@@ -1,4 +1,4 @@
-"""The staged bytes of one folder: sealed memory files without a name, mapped read-only by all that attach."""
+"""The staged bytes of one folder: sealed memory files without a name, read by all that attach."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from .mapping import (
     FLAGS,
     INDEX,
     NAME,
-    SegmentMap,
     close_all,
     map_file,
     memory_file,
@@ -66,18 +65,18 @@ class SharedArena:
     def __init__(self, owner: int, index: int, flags: int, segments: Sequence[int]) -> None:
         self.owner = owner
         self._descriptors = (index, flags, *segments)
-        # Readers hold the arena they found a file in, so nothing is unmapped under them: the last reference frees it.
-        weakref.finalize(self, close_all, self._descriptors)
+        # Readers hold the arena they found a file in, so nothing is closed under them: the last reference frees it.
+        weakref.finalize(self, close_all, self._descriptors).atexit = False
         self.index = ArenaIndex(map_file(index))
         self.root, self.files, self.header = self.index.root, self.index.files, self.index.header
         self.token: str = self.header["token"]
         self.prefix = self.root.rstrip("/") + "/"
-        # A byte per file, shared and writable: not 0 where the file is forgotten. Single stores, so without locks.
-        self._flags = memoryview(map_file(flags, writable=True)) if self.files else memoryview(bytearray())
+        # A byte per file, shared and writable: not 0 where the file is forgotten; a last one for all of them: not 0 where
+        # they are compared with the disk before each read. Single stores, so without locks.
+        self._flags = memoryview(map_file(flags, writable=True))
         self.segment_sizes: tuple[int, ...] = tuple(self.header["segments"])
         self._codec = load_codec(self.header["codec"])
-        self._maps = [SegmentMap(segment) for segment in segments]
-        self._views = [segment.view for segment in self._maps]
+        self._segments = tuple(segments)
         # Names whose file was found under another identity with the same content: time of change and inode.
         self.accepted: dict[int, tuple[int, int | None]] = {}
         _open_here.add(self)
@@ -90,7 +89,25 @@ class SharedArena:
     def lookup(self, name: bytes) -> int | None:
         """The number of a file named below the root; None where it is not in RAM or has been forgotten."""
         number = self.index.number(name)
-        return None if number is None or number == NOT_STAGED or self._flags[number] else number
+        if number is None or number == NOT_STAGED or self._flags[number]:
+            return None
+        if self._flags[self.files] and self._differs(name, number):
+            self.forget(number)
+            return None
+        return number
+
+    def _differs(self, name: bytes, number: int) -> bool:
+        try:
+            status = os.stat(self.prefix + os.fsdecode(name))
+        except OSError:
+            return True
+        row = self.row(number)
+        seen = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return seen != (row.size, row.mtime_ns, row.ctime_ns)
+
+    def compare_before_reads(self) -> None:
+        """In every attached process at once, for good: a process that is not attached may write to the files."""
+        self._flags[self.files] = 1
 
     def find(self, path: str) -> int | None:
         if not path.startswith(self.prefix):
@@ -124,8 +141,17 @@ class SharedArena:
 
     def read(self, number: int) -> bytes:
         segment, blocks, offset, stored, size = self.index.place(number)
-        found = self._views[segment][offset : offset + stored]
-        return bytes(found) if not blocks else self._unpacked(found, blocks, size)
+        found = self._stored(self._segments[segment], offset, stored)
+        return found if not blocks else self._unpacked(memoryview(found), blocks, size)
+
+    @staticmethod
+    def _stored(descriptor: int, offset: int, size: int) -> bytes:
+        """Read, not mapped: a first read then costs no page fault per 4 KB. The kernel reads at most 2 GB at once."""
+        end, parts = offset + size, []
+        while offset < end:
+            parts.append(os.pread(descriptor, end - offset, offset))
+            offset += len(parts[-1])
+        return b"".join(parts)
 
     def _unpacked(self, found: memoryview, blocks: int, size: int) -> bytes:
         assert self._codec is not None
@@ -138,22 +164,6 @@ class SharedArena:
             parts.append(self._codec.decompress(found[start : start + length], min(block, left)))
             start, left = start + length, left - block
         return b"".join(parts)
-
-    def view_of(self, number: int) -> memoryview | None:
-        """The bytes themselves, not a copy; None for a compressed file."""
-        segment, blocks, offset, stored, _ = self.index.place(number)
-        return None if blocks else self._views[segment][offset : offset + stored]
-
-    def view(self, path: str) -> memoryview | None:
-        number = self.find(path)
-        return None if number is None else self.view_of(number)
-
-    def huge_steps(self) -> list[tuple[int, int]]:
-        return [(number, step) for number, part in enumerate(self._maps) for step in range(part.huge_steps)]
-
-    def collapse(self, segment: int, step: int) -> str:
-        """Makes huge pages, where the system has them; returns what stopped it."""
-        return self._maps[segment].collapse(step)
 
 
 def create_arena(
@@ -169,7 +179,7 @@ def create_arena(
     header = {**(more or {}), "codec": codec, "segments": [os.fstat(segment).st_size for segment in segments]}
     index, flags = memory_file(INDEX), memory_file(FLAGS)
     write_index(index, root, rows, names, header)
-    os.ftruncate(flags, len(rows))
+    os.ftruncate(flags, len(rows) + 1)
     fcntl.fcntl(flags, fcntl.F_ADD_SEALS, FIXED_SIZE)
     return SharedArena(os.getpid(), sealed_reader(index), flags, segments)
 

@@ -9,25 +9,22 @@ from io import BytesIO
 from typing import Any
 
 from simpletuner.helpers.data_backend import local as upstream
-from simpletuner.helpers.training import audio_file_extensions, image_file_extensions, video_file_extensions
+from simpletuner.helpers.training import audio_file_extensions, video_file_extensions
 
 from ..errors import GH200Error, stop
 from ..settings.dataset_file import in_memory_options
-from .arena import Handle, SharedArena, attach
+from .arena import SharedArena
 from .check import forget_changed, forget_path
 from .folder import StagedFolder, listed
-from .listing import Kinds
 from .media import StagedPath, from_disk, staged_path
 from .report import NewFiles, report_files
 from .sharing import StagerEnded, shared_arena
-from .sites import REPRESENTATION_KEY
-from .staged import Source, outermost, staged
+from .staged import staged
 from .staging import stage
 
 logger = logging.getLogger("gh200.in_memory")
 
 _OPENED_BY_PATH = frozenset(audio_file_extensions) | frozenset(video_file_extensions)
-_KINDS = Kinds(images=frozenset(image_file_extensions) - _OPENED_BY_PATH, media=_OPENED_BY_PATH)
 
 
 class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
@@ -47,26 +44,16 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         self._new_files = NewFiles()
         if instance_data_dir is not None:
             self._folder = self._staged_or_attached(os.path.abspath(instance_data_dir))
-        self._join_the_run()
-
-    def _join_the_run(self) -> None:
         if (known := staged()) is not None:
             known.backends.add(self)
+            if known.others_write:
+                self.compare_before_reads()
 
     def _staged_or_attached(self, root: str) -> StagedFolder | None:
-        known = staged()
-        own = Source(str(self.id), os.path.realpath(root), self.options)
-        outer = outermost(own, known.sources()) if known is not None else own
-        folder = self._folder_of(outer, root)
-        if outer is own or folder is None or folder.is_staged():
-            return folder
-        return self._folder_of(own, root)
-
-    def _folder_of(self, source: Source, root: str) -> StagedFolder | None:
-        def staged() -> SharedArena:
-            return stage(source.dataset, source.root, source.options, _KINDS)
-
-        arena = shared_arena(str(self.id), source.root, source.options.compression, staged)
+        real = os.path.realpath(root)
+        arena = shared_arena(
+            str(self.id), real, self.options.compression, lambda: stage(str(self.id), real, self.options)
+        )
         if arena is None:
             return None
         # Also where it was staged before, for another backend: the files may have changed since.
@@ -79,44 +66,22 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         return self._folder.arena if self._folder is not None else None
 
     def get_instance_representation(self) -> dict[str, Any]:
+        """For a process of upstream's, which makes a local backend of it and writes to the disk."""
+        if (known := staged()) is not None:
+            known.expect_other_writers()
+        self.compare_before_reads()
         representation: dict[str, Any] = super().get_instance_representation()
-        if self._folder is not None:
-            representation[REPRESENTATION_KEY] = self._described(self._folder)
         return representation
 
-    @staticmethod
-    def from_instance_representation(representation: dict[str, Any]) -> GH200InMemoryBackend:
-        plain = upstream.LocalDataBackend.from_instance_representation(representation)
-        rebuilt = GH200InMemoryBackend(plain.accelerator, plain.id, plain.compress_cache)
-        if REPRESENTATION_KEY in representation:
-            rebuilt._attach(representation[REPRESENTATION_KEY])
-        return rebuilt
-
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_folder": None}
-        return state | {REPRESENTATION_KEY: self._described(self._folder)} if self._folder is not None else state
+        """As for a description: another process reads from the disk."""
+        self.get_instance_representation()
+        return self.__dict__ | {"_folder": None}
 
-    @staticmethod
-    def _described(folder: StagedFolder) -> dict[str, Any]:
-        return {"root": folder.root, **folder.arena.handle().as_dict()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        handle = state.pop(REPRESENTATION_KEY, None)
-        self.__dict__.update(state)
-        self._join_the_run()
-        if handle is not None:
-            self._attach(handle)
-
-    def _attach(self, described: dict[str, Any]) -> None:
-        """For a process that was handed the representation: the same memory, or the disk where that is not possible."""
-        handle = Handle.from_dict({key: value for key, value in described.items() if key != "root"})
-        try:
-            self._folder = StagedFolder(attach(handle), described["root"])
-        except (OSError, GH200Error) as error:
-            logger.warning(
-                "(id=%s) The dataset in RAM of process %s is not available here (%s): reading from disk.",
-                *(self.id, handle.pid, error),
-            )
+    def compare_before_reads(self) -> None:
+        """From here on nothing is read from RAM that is not the file on disk, in any process that shares it."""
+        if self._folder is not None:
+            self._folder.arena.compare_before_reads()
 
     def _find(self, path: str) -> tuple[SharedArena, int] | None:
         """Where the file is in RAM; None where it is read from disk."""
@@ -140,11 +105,6 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         arena, number = found
         data = arena.read(number)
         return BytesIO(data) if as_byteIO else data
-
-    def view(self, filepath: str) -> memoryview | None:
-        """The file's bytes in place, without a copy; None where they are compressed or not in RAM."""
-        found = self._find(listed(filepath))
-        return None if found is None else found[0].view_of(found[1])
 
     def read_image(self, filepath: str, delete_problematic_images: bool = False) -> Any:
         path = listed(filepath) if isinstance(filepath, str) else ""

@@ -71,7 +71,6 @@ _CODECS: dict[CodecName, tuple[str, str, Callable[[ModuleType], Codec]]] = {
     "snappy": ("snappy", "python-snappy", _snappy),
     "zstd": ("zstandard", "zstandard", _zstd),
 }
-NAMES = tuple(_CODECS)
 
 
 def load_codec(name: CodecName | None) -> Codec | None:

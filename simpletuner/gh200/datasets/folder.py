@@ -1,4 +1,4 @@
-"""What one backend sees of an arena: its own folder, under the name it was given, which may lie inside the staged one."""
+"""What one backend sees of an arena: its folder, under the name it was given and under its real one."""
 
 from __future__ import annotations
 
@@ -11,39 +11,28 @@ from .listing import is_rewritten
 
 class StagedFolder:
     def __init__(self, arena: SharedArena, root: str) -> None:
-        self.arena, self.root = arena, root
-        real = os.path.realpath(root)
-        below = os.path.relpath(real, arena.root)
-        self._below = b"" if below == "." else os.fsencode(below) + b"/"
-        given = os.path.abspath(root)
-        self._prefixes = tuple({spelled.rstrip("/") + "/": None for spelled in (given, real)})
+        self.arena = arena
+        self._prefixes = tuple({spelled.rstrip("/") + "/": None for spelled in (root, arena.root)})
+
+    def _name(self, path: str) -> bytes | None:
+        prefix = next((prefix for prefix in self._prefixes if path.startswith(prefix)), None)
+        return None if prefix is None else os.fsencode(path[len(prefix) :])
 
     def find(self, path: str) -> int | None:
         """The number of a staged file; None where it never was staged or has been forgotten."""
-        for prefix in self._prefixes:
-            if path.startswith(prefix):
-                return self.arena.lookup(self._below + os.fsencode(path[len(prefix) :]))
-        return None
+        name = self._name(path)
+        return None if name is None else self.arena.lookup(name)
 
     def is_new(self, path: str) -> bool:
         """Whether a file of the folder was not there when it was listed, under this name or another."""
-        path = os.path.normpath(path)
-        prefix = next((prefix for prefix in self._prefixes if path.startswith(prefix)), None)
-        if prefix is None or is_rewritten(os.path.basename(path)):
-            return False
-        index = self.arena.index
-        if index.number(self._below + os.fsencode(path[len(prefix) :])) is not None:
+        name = self._name(os.path.normpath(path))
+        if name is None or is_rewritten(os.path.basename(path)) or self.arena.index.number(name) is not None:
             return False
         try:
             status = os.stat(path)
         except OSError:
             return False
-        return index.file(status.st_dev, status.st_ino) is None
-
-    def is_staged(self) -> bool:
-        """Whether anything of it is in the arena: an outer folder's listing may have reached it by another name."""
-        below = self._below
-        return not below or any(name.startswith(below) for name, _ in self.arena.index.names())
+        return self.arena.index.file(status.st_dev, status.st_ino) is None
 
 
 def lies_in(inner: str, outer: str) -> bool:

@@ -1,7 +1,6 @@
-"""The index of an arena: rows, names and two hash tables in one sealed memory file, so that a rank keeps nothing per file.
+"""The index of an arena: rows and names in one sealed memory file, so that a rank keeps nothing per file.
 
-Python's own hashes differ between processes; names are found by CRC-32, files by their inode, both in open tables that
-are never more than half full.
+Names are sorted by their CRC-32 (Python's own hashes differ between processes), rows by the identity of their file.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import secrets
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -20,7 +20,7 @@ _LENGTH = struct.Struct("<Q")
 _PLACE = struct.Struct("<IIQQQ")
 _ROW = struct.Struct(_PLACE.format + "qqQQ")
 _NAME = struct.Struct("<QII")
-_SLOT = array("I").itemsize
+_HASH_BYTES = array("I").itemsize
 # The number of a name whose file was listed and is read from disk.
 NOT_STAGED = 0xFFFFFFFF
 
@@ -39,35 +39,6 @@ class Row(NamedTuple):
     inode: int
 
 
-class Place(NamedTuple):
-    """The part of a row that a read needs."""
-
-    segment: int
-    blocks: int
-    offset: int
-    stored: int
-    size: int
-
-
-def _table_size(entries: int) -> int:
-    return 1 << max(1, (2 * entries).bit_length())
-
-
-def _inode_hash(device: int, inode: int) -> int:
-    return (inode * 0x9E3779B1 ^ device * 0x85EBCA6B) >> 7
-
-
-def _filled(hashes: Iterator[int], size: int) -> array[int]:
-    table = array("I", bytes(size * _SLOT))
-    mask = size - 1
-    for number, value in enumerate(hashes, 1):
-        slot = value & mask
-        while table[slot]:
-            slot = (slot + 1) & mask
-        table[slot] = number
-    return table
-
-
 def write_index(
     descriptor: int,
     root: str,
@@ -75,22 +46,21 @@ def write_index(
     names: Sequence[tuple[str, int]],
     header: dict[str, Any],
 ) -> None:
-    """Names are absolute paths below root, each with the number of its file."""
+    """Names are absolute paths below root, each with the number of its file; rows are sorted by device and inode."""
     below = len(root.rstrip("/")) + 1
-    encoded = [os.fsencode(name[below:]) for name, _ in names]
+    encoded = ((os.fsencode(name[below:]), number) for name, number in names)
+    hashed = sorted((crc32(name), name, number) for name, number in encoded)
     told = header | {"root": os.fsencode(root).hex(), "files": len(rows), "names": len(names)}
     text = json.dumps(told | {"token": secrets.token_hex(8)}).encode()
-    text += b" " * (-len(text) % 8)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(_LENGTH.pack(len(text)) + text)
         file.writelines(_ROW.pack(*row) for row in rows)
+        array("I", [value for value, _, _ in hashed]).tofile(file)
         position = 0
-        for name, (_, number) in zip(encoded, names, strict=True):
+        for _, name, number in hashed:
             file.write(_NAME.pack(position, len(name), number))
             position += len(name)
-        _filled(map(crc32, encoded), _table_size(len(names))).tofile(file)
-        _filled((_inode_hash(row.device, row.inode) for row in rows), _table_size(len(rows))).tofile(file)
-        file.writelines(encoded)
+        file.writelines(name for _, name, _ in hashed)
 
 
 class ArenaIndex:
@@ -104,36 +74,29 @@ class ArenaIndex:
         self.files: int = self.header["files"]
         self.name_count: int = self.header["names"]
         self._rows = _LENGTH.size + length
-        self._names = self._rows + self.files * _ROW.size
-        tables = self._names + self.name_count * _NAME.size
-        by_name, by_inode = _table_size(self.name_count), _table_size(self.files)
-        inodes = tables + by_name * _SLOT
-        self._blob = inodes + by_inode * _SLOT
-        view = memoryview(mapped)
-        self._by_name = view[tables:inodes].cast("I")
-        self._by_inode = view[inodes : self._blob].cast("I")
+        hashes = self._rows + self.files * _ROW.size
+        self._names = hashes + self.name_count * _HASH_BYTES
+        self._blob = self._names + self.name_count * _NAME.size
+        self._hashes = memoryview(mapped)[hashes : self._names].cast("I")
 
     def number(self, name: bytes) -> int | None:
         """The file of that name, given below the root; None for a name that was not listed."""
-        table, mask = self._by_name, len(self._by_name) - 1
-        slot = crc32(name) & mask
-        while entry := table[slot]:
-            offset, length, number = _NAME.unpack_from(self._map, self._names + (entry - 1) * _NAME.size)
-            start = self._blob + offset
-            if length == len(name) and self._map[start : start + length] == name:
-                return int(number)
-            slot = (slot + 1) & mask
+        value = crc32(name)
+        position = bisect_left(self._hashes, value)
+        while position < self.name_count and self._hashes[position] == value:
+            found, number = self.name(position)
+            if found == name:
+                return number
+            position += 1
         return None
 
     def file(self, device: int, inode: int) -> int | None:
-        table, mask = self._by_inode, len(self._by_inode) - 1
-        slot = _inode_hash(device, inode) & mask
-        while entry := table[slot]:
-            row = self.row(entry - 1)
-            if (row.device, row.inode) == (device, inode):
-                return entry - 1
-            slot = (slot + 1) & mask
-        return None
+        number = bisect_left(range(self.files), (device, inode), key=self._identity)
+        return number if number < self.files and self._identity(number) == (device, inode) else None
+
+    def _identity(self, number: int) -> tuple[int, int]:
+        row = self.row(number)
+        return row.device, row.inode
 
     def name(self, position: int) -> tuple[bytes, int]:
         offset, length, number = _NAME.unpack_from(self._map, self._names + position * _NAME.size)

@@ -18,8 +18,8 @@ _SKIPPED_FOLDERS = frozenset(
     {".Spotlight-V100", ".Trashes", ".fseventsd", ".TemporaryItems", ".zfs", ".ipynb_checkpoints"}
 )
 
-_HEADER_BYTES = 64 << 10
-_TRAILER_BYTES = 1 << 20
+# Of the page cache, at either end of a file.
+_KEPT_BYTES = 64 << 10
 
 
 class SourceFile(NamedTuple):
@@ -30,21 +30,6 @@ class SourceFile(NamedTuple):
     mtime_ns: int
     device: int
     inode: int
-
-
-@dataclass(frozen=True)
-class Kinds:
-    """File suffixes by what of them upstream reads on disk: the header of images, which media may have at their end."""
-
-    images: frozenset[str] = frozenset({"png", "jpg", "jpeg", "webp"})
-    media: frozenset[str] = frozenset({"mp4", "mov", "webm", "avi", "mkv", "wav", "flac", "mp3", "ogg", "m4a"})
-
-    def keep_cached(self, path: str) -> tuple[int, int]:
-        """How many bytes at the start and at the end of the file stay in the page cache once it is staged."""
-        suffix = os.path.splitext(path)[1].lower().lstrip(".")
-        if suffix in self.media:
-            return _HEADER_BYTES, _TRAILER_BYTES
-        return (_HEADER_BYTES if suffix in self.images else 0), 0
 
 
 @dataclass
@@ -133,11 +118,10 @@ def _unusable(root: str, error: OSError) -> GH200Error:
     )
 
 
-def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
-    """Gives the second copy of staged files back to the system."""
+def drop_page_cache(files: Sequence[SourceFile]) -> None:
+    """Gives the second copy of staged files back to the system, but for what upstream reads on disk: headers, also at the end."""
     for file in files:
-        start, end = kinds.keep_cached(file.path)
-        if file.size <= start + end:
+        if file.size <= 2 * _KEPT_BYTES:
             continue
         try:
             descriptor = open_regular(file.path)
@@ -145,6 +129,6 @@ def drop_page_cache(files: Sequence[SourceFile], kinds: Kinds) -> None:
             # It was reported when it was staged, or will be at the next check.
             continue
         try:
-            os.posix_fadvise(descriptor, start, file.size - start - end, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(descriptor, _KEPT_BYTES, file.size - 2 * _KEPT_BYTES, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)

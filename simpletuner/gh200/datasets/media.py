@@ -33,11 +33,10 @@ def staged_path(arena: SharedArena, number: int, name: str) -> StagedPath:
     descriptor = memory_file(MEDIA)
     folder = ""
     try:
-        view = arena.view_of(number)
-        rest = memoryview(arena.read(number)) if view is None else view
+        rest = memoryview(arena.read(number))
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        folder = _new_directory()
+        folder = tempfile.mkdtemp(prefix=f"{NAME}-{MEDIA}-")
         link = os.path.join(folder, os.path.basename(name))
         # Not "self": a decoder may be a process of its own.
         os.symlink(f"/proc/{os.getpid()}/fd/{descriptor}", link)
@@ -47,14 +46,6 @@ def staged_path(arena: SharedArena, number: int, name: str) -> StagedPath:
     path = StagedPath(link)
     weakref.finalize(path, _remove, descriptor, folder, os.getpid())
     return path
-
-
-def _new_directory() -> str:
-    prefix = f"{NAME}-{MEDIA}-"
-    try:
-        return tempfile.mkdtemp(prefix=prefix)
-    except OSError:
-        return tempfile.mkdtemp(prefix=prefix, dir="/dev/shm")
 
 
 def _remove(descriptor: int, folder: str, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""What upstream calls for in-memory datasets: when one is configured, built or rebuilt, and twice in a run."""
+"""What upstream calls for in-memory datasets: when one is configured or built, and twice in a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from ..settings.problems import SettingsError
 from .staged import staged, staged_for_use
 
 logger = logging.getLogger("gh200.in_memory")
-
-REPRESENTATION_KEY = "gh200_in_memory"
 
 
 def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -32,11 +30,6 @@ def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             entry = {key: value for key, value in entry.items() if key != IN_MEMORY} | {"type": "local"}
         changed.append(entry)
     return changed
-
-
-def any_in_memory() -> bool:
-    known = staged()
-    return known is not None and bool(known.options)
 
 
 def is_in_memory(config: Any) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..run import Run, begin, current
@@ -18,40 +16,13 @@ if TYPE_CHECKING:
     from .backend import GH200InMemoryBackend
 
 
-@dataclass(frozen=True)
-class Source:
-    """A folder to stage, by its real path, and the dataset it is staged for."""
-
-    dataset: str
-    root: str
-    options: InMemory
-
-
-def sources_of(entries: Sequence[Mapping[str, Any]], options: Mapping[str, InMemory]) -> list[Source]:
-    """The folders of entries that have one and are held in RAM."""
-    found = []
-    for entry in entries:
-        name, folder = str(entry.get("id", "")), entry.get("instance_data_dir")
-        if name in options and isinstance(folder, str) and folder.strip():
-            found.append(Source(name, os.path.realpath(folder.strip()), options[name]))
-    return found
-
-
-def outermost(own: Source, others: Sequence[Source]) -> Source:
-    """The largest configured folder this one lies in, so that the files of both are in RAM once."""
-    for other in others:
-        same = other.options.compression == own.options.compression
-        if same and other.root != own.root and lies_in(own.root, other.root) and os.path.isdir(other.root):
-            return outermost(other, others)
-    return own
-
-
 class StagedDatasets:
     def __init__(self, run: Run) -> None:
         self.options: dict[str, InMemory] = {}
         self.entries: dict[str, dict[str, Any]] = {}
         # Whether a bad setting ends the process, as in a training run, or is raised to who embeds the Trainer.
         self.exit_on_error = False
+        self.others_write = False
         self.backends: weakref.WeakSet[GH200InMemoryBackend] = weakref.WeakSet()
 
     def forget(self) -> None:
@@ -62,14 +33,18 @@ class StagedDatasets:
     def remember(self, name: str, options: InMemory, entry: dict[str, Any]) -> None:
         self.options[name], self.entries[name] = options, entry
 
-    def sources(self) -> list[Source]:
-        return sources_of(list(self.entries.values()), self.options)
-
     def overlaps(self, folder: str) -> bool:
         """Whether a folder lies in one that is held in RAM, or the other way round."""
+        given = [entry.get("instance_data_dir") for entry in self.entries.values()] if folder else []
+        roots = [os.path.realpath(root.strip()) for root in given if isinstance(root, str) and root.strip()]
         own = os.path.realpath(folder)
-        roots = [source.root for source in self.sources()] if folder else []
         return any(lies_in(own, root) or lies_in(root, own) for root in roots)
+
+    def expect_other_writers(self) -> None:
+        """A process that has none of these backends is about to write: files are compared before they are read."""
+        self.others_write = True
+        for backend in self.live():
+            backend.compare_before_reads()
 
     def live(self) -> list[GH200InMemoryBackend]:
         return [backend for backend in self.backends if backend.staged_files]

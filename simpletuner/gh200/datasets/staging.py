@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from .arena import SharedArena, create_arena
 from .budget import StagingBudget
 from .codecs import Codec, load_codec
 from .index import NOT_STAGED, Row
-from .listing import Kinds, Listing, SourceFile, drop_page_cache, list_dataset
+from .listing import Listing, SourceFile, drop_page_cache, list_dataset
 from .report import report_files
 from .segment import BLOCK_BYTES, MemorySegment, SourceChanged, estimated_room, room_for_all
 
@@ -32,12 +31,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gh200.in_memory")
 
-# After staging, what nobody has to wait for: the page cache is given back, huge pages are made.
+# A quarter of the staging time, and nobody has to wait for it.
 PAGE_CACHE_THREAD = "gh200-page-cache"
 # Each is a descriptor in every process that attaches.
 _MOST_SEGMENTS = 16
 _TICK_SECONDS = 0.2
-_KINDS = Kinds()
 _LIMITS_OF_THE_SHELL = {
     errno.ENOMEM: "there is no memory left, or a limit of the shell is in the way (ulimit -v)",
     errno.EFBIG: "a limit of the shell is in the way (ulimit -f)",
@@ -107,10 +105,10 @@ class Worker:
             raise over_limit(job.dataset, need, job.budget.limit, estimated=True, compressed=job.codec is not None)
 
 
-def stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds = _KINDS) -> SharedArena:
+def stage(dataset: str, root: str | os.PathLike[str], options: InMemory) -> SharedArena:
     """Checks the limits, then reads the whole folder into a new arena; one log line at the end says what was done."""
     try:
-        return _stage(dataset, root, options, kinds)
+        return _stage(dataset, root, options)
     except (OSError, MemoryError, RuntimeError) as error:
         number = _number_of(error)
         why = _LIMITS_OF_THE_SHELL.get(number) if number is not None else None
@@ -129,7 +127,7 @@ def _number_of(error: BaseException) -> int | None:
     return errno.EAGAIN if "new thread" in str(error) else getattr(error, "errno", None)
 
 
-def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds: Kinds) -> SharedArena:
+def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory) -> SharedArena:
     began = time.monotonic()
     codec = load_codec(options.compression)
     listing = list_dataset(root)
@@ -155,26 +153,9 @@ def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory, kinds:
         raise
     arena = _arena_of(job, [segment.descriptor for segment in segments])
     _report(job, time.monotonic() - began)
-    # A quarter of the staging time, and nobody has to wait for it.
     staged = [file for file, row in zip(listing.files, job.rows, strict=True) if row is not None]
-    work = (weakref.ref(arena), arena.huge_steps(), staged, kinds)
-    threading.Thread(target=_afterwards, args=work, name=PAGE_CACHE_THREAD, daemon=True).start()
+    threading.Thread(target=drop_page_cache, args=(staged,), name=PAGE_CACHE_THREAD, daemon=True).start()
     return arena
-
-
-def _afterwards(
-    found: weakref.ref[SharedArena], steps: list[tuple[int, int]], staged: list[SourceFile], kinds: Kinds
-) -> None:
-    for segment, step in steps:
-        # The thread must not be what keeps the memory.
-        if (arena := found()) is None:
-            break
-        problem = arena.collapse(segment, step)
-        del arena
-        if problem:
-            logger.debug("No huge pages for the dataset in RAM: %s", problem)
-            break
-    drop_page_cache(staged, kinds)
 
 
 def check_limits(dataset: str, listing: Listing, options: InMemory, codec: Codec | None) -> Limit:
@@ -211,8 +192,10 @@ def _watch(job: Job, futures: list[Future[None]]) -> None:
 
 def _arena_of(job: Job, segments: list[int]) -> SharedArena:
     """Only what was staged gets a number; the other names say that their files are read from disk."""
-    rows = [row for row in job.rows if row is not None]
-    numbers = {old: new for new, old in enumerate(old for old, row in enumerate(job.rows) if row is not None)}
+    staged = ((row, old) for old, row in enumerate(job.rows) if row is not None)
+    in_order = sorted(staged, key=lambda one: (one[0].device, one[0].inode))
+    rows = [row for row, _ in in_order]
+    numbers = {old: new for new, (_, old) in enumerate(in_order)}
     names = [(name, numbers.get(old, NOT_STAGED)) for name, old in job.listing.names]
     more = {"block": BLOCK_BYTES, "bytes": sum(row.size for row in rows)}
     return create_arena(job.listing.root, job.codec.name if job.codec else None, rows, names, segments, more)
@@ -223,7 +206,7 @@ def _report(job: Job, seconds: float) -> None:
     size, stored = sum(row.size for row in rows), sum(row.stored for row in rows)
     logger.info(
         "(id=%s) Staged %d files, %s as %s in RAM (ratio %.2f), %.1f s. "
-        "Page cache kept: start of images, start and end of audio and video; the rest is given back.",
+        "Page cache kept: start and end of each file; the rest is given back.",
         *(job.dataset, len(rows), spoken_size(size), spoken_size(stored), size / stored if stored else 1.0, seconds),
     )
     run = current()

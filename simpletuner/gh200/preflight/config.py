@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..datasets.codecs import Codec, load_codec
-from ..datasets.listing import Kinds, Listing, list_dataset
+from ..datasets.listing import Listing, list_dataset
 from ..datasets.segment import estimated_room, room_for_all
 from ..errors import GH200Error
 from ..memory.limits import GB
@@ -20,6 +20,8 @@ from .latents import latent_bytes
 
 if TYPE_CHECKING:
     from ..settings.schema import CodecName, Settings
+
+_IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 
 
 @dataclass(frozen=True)
@@ -181,8 +183,7 @@ def _codec(name: CodecName | None) -> tuple[Codec | None, str]:
 
 def _latents(listing: Listing, entry: Mapping[str, Any]) -> int:
     """Rough, and only for images: every picture at the dataset's resolution."""
-    images = Kinds().images
-    count = sum(os.path.splitext(name)[1].lower().lstrip(".") in images for name, _ in listing.names)
+    count = sum(os.path.splitext(name)[1].lower() in _IMAGES for name, _ in listing.names)
     return count * latent_bytes(entry, {})
 
 

@@ -12,7 +12,7 @@ from simpletuner.helpers.image_manipulation.cropping import CenterCropping, Corn
 from simpletuner.helpers.image_manipulation.training_sample import TrainingSample
 from simpletuner.helpers.training.state_tracker import StateTracker
 
-from ..headers import NOT_REGULAR, Header, Size
+from ..headers import NOT_REGULAR, Size
 from .pool import DIED
 
 logger = logging.getLogger("gh200.start")
@@ -51,6 +51,14 @@ def bucket_of(backend: Any, path: str, problem: str | None = None) -> Outcome:
     return Outcome(path, None, None, counter or problem or "unreadable (see the error above)", counter)
 
 
+def without_size(backend: Any, path: str, problem: str | None) -> Outcome:
+    """A video, or an image whose header could not be read. SimpleTuner opens it once more."""
+    # It would wait for ever for somebody to write into a FIFO.
+    if problem in (DIED, NOT_REGULAR):
+        return Outcome(path, None, None, problem)
+    return bucket_of(backend, path, problem)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What every further file of one size gets; `cropper` where the crop is drawn anew for each."""
@@ -79,28 +87,13 @@ class SizePlans:
         draws_aspects = config.get("crop", False) and config.get("crop_aspect", "square") == "random"
         self._use_plans = not draws_aspects and not _reports_each_file()
 
-    def outcomes(self, paths: Sequence[str], found: Sequence[Header], with_boxes: set[str]) -> list[Outcome]:
-        """In the order of the paths."""
-        made = []
-        for path, header in zip(paths, found, strict=True):
-            size = header.size
-            if size is None:
-                made.append(self._unreadable(path, header.problem))
-            elif path in with_boxes:
-                made.append(self._by_upstream(path, size))
-            elif (plan := self._plans.get(size)) is not None:
-                made.append(plan.outcome(path))
-            elif (first := self._first.get(size)) is not None:
-                made.append(self._second(path, size, first))
-            else:
-                made.append(self._by_upstream(path, size))
-        return made
-
-    def _unreadable(self, path: str, problem: str | None) -> Outcome:
-        # SimpleTuner would open it once more, and wait for ever for somebody to write into a FIFO.
-        if problem in (DIED, NOT_REGULAR):
-            return Outcome(path, None, None, problem)
-        return bucket_of(self._backend, path, problem)
+    def outcome(self, path: str, size: Size, has_boxes: bool) -> Outcome:
+        if has_boxes:
+            return self._by_upstream(path, size)
+        if (plan := self._plans.get(size)) is not None:
+            return plan.outcome(path)
+        first = self._first.get(size)
+        return self._by_upstream(path, size) if first is None else self._second(path, size, first)
 
     def _by_upstream(self, path: str, size: Size) -> Outcome:
         self.sizes[path] = size

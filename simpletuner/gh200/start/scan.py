@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
@@ -17,7 +18,7 @@ from simpletuner.helpers.training.state_tracker import StateTracker
 from ..headers import Header, header, header_of_bytes
 from ..run import current
 from ..stand_in import StandIn, instead, instead_where_present
-from .buckets import BoxFiles, Outcome, SizePlans, bucket_of
+from .buckets import BoxFiles, Outcome, SizePlans, bucket_of, without_size
 from .left_out import LeftOut
 from .pool import HeaderPool
 
@@ -145,20 +146,26 @@ class DatasetScan(StandIn):
         metadata_queue.put(("statistics", {"total_processed": len(new), "skipped": skipped}))
 
     def _outcomes(self, state: ScanState, paths: Sequence[str]) -> list[Outcome]:
-        if state.plans is None:
+        """In the order of the paths. What SimpleTuner decodes, it decodes in all threads at once."""
+        plans = state.plans
+        if plans is None:
             return [bucket_of(self._backend, path) for path in paths]
         found, boxes = self._headers(state, paths), state.boxes.beside(paths)
-        with state.lock:
-            return state.plans.outcomes(paths, found, boxes)
+        made: list[Outcome] = []
+        for sized, some in groupby(zip(paths, found, strict=True), lambda one: one[1].size is not None):
+            if not sized:
+                made += [without_size(self._backend, path, header.problem) for path, header in some]
+                continue
+            with state.lock:
+                made += [plans.outcome(path, header.size, path in boxes) for path, header in some if header.size]
+        return made
 
     def _headers(self, state: ScanState, paths: Sequence[str]) -> list[Header]:
         staged = self._backend.data_backend
         images = [path for path in paths if not _is_video(path)]
-        found = (
-            [_staged_header(staged, path) for path in images] if hasattr(staged, "view") else state.pool.read(images)
-        )
-        if len(images) == len(paths):
-            return found
+        # A dataset in RAM is measured from the bytes that were staged.
+        in_ram = getattr(staged, "staged_files", 0)
+        found = [_staged_header(staged, path) for path in images] if in_ram else state.pool.read(images)
         by_path = dict(zip(images, found, strict=True))
         return [by_path.get(path, _NO_HEADER) for path in paths]
 
@@ -168,8 +175,4 @@ def _is_video(path: str) -> bool:
 
 
 def _staged_header(staged: Any, path: str) -> Header:
-    """A dataset in RAM is measured from the bytes that were staged."""
-    data = staged.view(path)
-    if data is None and staged.is_staged(path):
-        data = staged.read(path)
-    return header(path) if data is None else header_of_bytes(data)
+    return header_of_bytes(staged.read(path)) if staged.is_staged(path) else header(path)
