@@ -13,7 +13,6 @@ from ..memory import hints as uvm
 from ..memory.driver import CudaError, DeviceAttribute
 from ..memory.hbm import kept_by_the_driver
 from ..memory.limits import spoken_size
-from ..memory.remembered import remembered_or_timed
 from ..memory.ways import WORDS, Timed, Way, time_ways
 from ..run import TEXT_CACHE, VAE_CACHE, Run
 
@@ -50,7 +49,6 @@ class Placement:
         self._batch = USUAL_BATCH, 1
         self.measure: Measure = _measured
         self._timed: Timed | None = None
-        self._source = ""
         self._way: Way | None = None
         self._lock = threading.Lock()
         self.resident = False
@@ -110,14 +108,14 @@ class Placement:
             allowed = [way for way in CHOICES if way not in impossible]
             if kept_by_the_driver(device) and "managed" in allowed:
                 allowed.remove("managed")
-            self._timed, self._source = remembered_or_timed(device, *self._batch, self.measure)
+            self._timed = self.measure(device, *self._batch)
         except (CudaError, RuntimeError, OSError) as error:
             logger.warning("GH200 caches: the ways to the GPU could not be timed: %s", error)
             return "pinned", False, f"not measured: {error}"
         seconds = {way: timing.median for way, timing in self._timed.timings.items()}
         first = fastest(seconds, allowed)
         base = fastest(seconds, [way for way in allowed if way != "hbm"]) or "pinned"
-        why = f"the fastest of {', '.join(allowed)}; {self._source}" if first else "no way could be timed"
+        why = f"the fastest of {', '.join(allowed)}" if first else "no way could be timed"
         return base, first == "hbm", why
 
     def _tell(self, way: Way) -> None:
@@ -150,7 +148,6 @@ class Placement:
             told |= {
                 "batch_bytes": self._timed.batch_bytes,
                 "batch_entries": self._timed.entries,
-                "figures": self._source,
                 "milliseconds": {way: timing.median * 1e3 for way, timing in self._timed.timings.items()},
                 "failed": dict(self._timed.failed),
             }
