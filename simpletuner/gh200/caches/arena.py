@@ -175,7 +175,11 @@ class TensorArena:
         wanted = self._block_size if limit is None else min(self._block_size, limit)
         size = -(-max(wanted, least) // BLOCK_ROUNDING) * BLOCK_ROUNDING
         try:
-            self._check_room(size)
+            # Managed pages that find no room on either side end in the kernel's OOM killer, not in a CUDA error.
+            tightest = memory_limits()[0]
+            on_gpu = self._driver.memory_info(self.device)[0] if self._driver is not None else 0
+            if size > tightest.bytes + on_gpu:
+                raise ArenaFull(f"a block of {size} bytes does not fit: {tightest.name}, {tightest.bytes} bytes")
             block = Block(size, self._driver, self.device)
         except (CudaError, OSError) as error:
             raise ArenaFull(f"a block of {size} bytes was refused: {error}") from error
@@ -183,17 +187,6 @@ class TensorArena:
             self._advise(block, BLOCK_ADVICE, block.size)
             self._share_hbm(block)
         return block
-
-    def _check_room(self, size: int) -> None:
-        # Managed pages that find no room on either side end in the kernel's OOM killer, not in a CUDA error.
-        if missing := self.lacks(size):
-            raise ArenaFull(f"a block of {size} bytes does not fit: {missing}")
-
-    def lacks(self, size: int) -> str:
-        """Why the machine has no room for so much more now; empty where it has."""
-        tightest = memory_limits()[0]
-        on_gpu = self._driver.memory_info(self.device)[0] if self._driver is not None else 0
-        return "" if size <= tightest.bytes + on_gpu else f"{tightest.name}, {tightest.bytes} bytes"
 
     def _advise(self, block: Block, advices: Iterable[tuple[Advice, str]], size: int) -> bool:
         """From a block's beginning; whether all of it was applied."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
 
@@ -58,8 +58,7 @@ class CacheStore:
         self._all_dropped_at = 0
         self._process = os.getpid()
         self.counts: Counter[str] = Counter()
-        # Set by whoever else reads from the same disk, and steps back meanwhile.
-        self.stepping_back: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.demands = 0  # reads from disk that somebody waits for now; whoever else reads there steps back
         self._disk_reads = self._disk_reads_before_training = 0
         self.waited = 0.0
         # Counts without a lock: stepping it is atomic, and looking at it is a step that is taken off again.
@@ -90,11 +89,15 @@ class CacheStore:
     def demanded(self) -> Iterator[None]:
         """Around a read from disk that somebody waits for."""
         began = time.monotonic()
-        with self.stepping_back():
-            yield
         with self._lock:
-            self._disk_reads += 1
-            self.waited += time.monotonic() - began
+            self.demands += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.demands -= 1
+                self._disk_reads += 1
+                self.waited += time.monotonic() - began
 
     def training_begins(self) -> None:
         self._disk_reads_before_training = self._disk_reads
