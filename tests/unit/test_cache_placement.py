@@ -131,7 +131,7 @@ def test_cache_placement_held_entries_give_way_when_pools_grow(
         torch.save(torch.full((2 * MB,), number, dtype=torch.uint8), tmp_path / f"{number}.pt")
         assert tier.torch_load(str(tmp_path / f"{number}.pt"))[0] == number
     stats = caches.stats()["device"]
-    assert stats.packed_bytes == stats.reserved_bytes == 32 * MB
+    assert caches._budget.used == stats.reserved_bytes == 32 * MB
     sites.micro_batch_begins(0)
     assert caches.counts["dropped_for_pools"] == 0
     pools[0] = 44 * MB
@@ -142,7 +142,7 @@ def test_cache_placement_held_entries_give_way_when_pools_grow(
     del reading
     sites.micro_batch_begins(2)
     stats = caches.stats()["device"]
-    assert stats.packed_bytes == stats.reserved_bytes == 20 * MB, "the rest of the bound, and no more was dropped"
+    assert caches._budget.used == stats.reserved_bytes == 20 * MB, "the rest of the bound, and no more was dropped"
     assert caches.counts["dropped_for_pools"] == 6
     before = backend.loads.total()
     assert all(tier.torch_load(str(tmp_path / f"{number}.pt"))[-1] == number for number in range(16))

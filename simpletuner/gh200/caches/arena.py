@@ -43,7 +43,6 @@ class ArenaStats:
     managed: bool
     blocks: int
     reserved_bytes: int
-    packed_bytes: int
     payload_bytes: int
     tensors: int
 
@@ -64,7 +63,7 @@ class TensorArena:
         self._blocks: list[Block] = []
         self._free: dict[int, list[tuple[Block, int]]] = defaultdict(list)
         self._retired: list[tuple[list[StorageWeakRef], Block, int, int]] = []
-        self._tensors = self._payload = self._packed = 0
+        self._tensors = self._payload = 0
         # Why there is no further block; asking again costs more than reading the entry from its file.
         self._refused: str | None = None
         self.device = uvm.cuda_device()
@@ -146,7 +145,6 @@ class TensorArena:
             self._budget.give_back(size)
             raise
         block.live += 1
-        self._packed += size
         return block, offset
 
     def _next_place(self, size: int) -> tuple[Block, int]:
@@ -265,7 +263,6 @@ class TensorArena:
     def _freed(self, block: Block, offset: int, size: int) -> None:
         self._free[size].append((block, offset))
         self._budget.give_back(size)
-        self._packed -= size
         block.live -= 1
         if not block.live:
             # Nothing is left in it: start over, so that entries of another size can use the room.
@@ -280,7 +277,7 @@ class TensorArena:
     def stats(self) -> ArenaStats:
         with self._lock:
             reserved = sum(block.size for block in self._blocks)
-            return ArenaStats(self.managed, len(self._blocks), reserved, self._packed, self._payload, self._tensors)
+            return ArenaStats(self.managed, len(self._blocks), reserved, self._payload, self._tensors)
 
     def places(self) -> dict[str, dict[str, int]]:
         """Where its blocks are as far as the driver tells; the part that may live in HBM is asked for by itself."""

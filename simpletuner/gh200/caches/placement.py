@@ -35,10 +35,6 @@ def fastest(seconds: Mapping[Way, float], among: Iterable[Way]) -> Way | None:
     return "pinned" if known.get("pinned", float("inf")) <= known[best] * TIE else best
 
 
-def _measured(device: int, batch_bytes: int, entries: int) -> Timed:
-    return time_ways(device, batch_bytes, entries=entries)
-
-
 class Placement:
     """The choice of one run: made once, before anything is held. `hbm` waits until it is known what training leaves."""
 
@@ -47,7 +43,7 @@ class Placement:
         self.asked = run.options.placement
         self._on_gpu = torch.cuda.is_available()
         self._batch = USUAL_BATCH, 1
-        self.measure: Measure = _measured
+        self.measure: Measure = time_ways
         self._timed: Timed | None = None
         self._way: Way | None = None
         self._lock = threading.Lock()

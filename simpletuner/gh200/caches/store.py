@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import torch
 
+from ..memory import hints as uvm
+from ..memory.driver import CudaError, Driver, load_driver
 from ..memory.pages import aligned
 from ..settings.cache_options import CacheOptions
 from .arena import ArenaStats, Consumer, TensorArena
 from .blocks import ArenaFull, CacheBudget, Slot
-from .entry import Entry, NotHoldable, build, take_in
-from .limit import shared_limit
-from .reader import Read, Signature, Unreadable, read_entry, signature_of
+from .entry import Entry, build, take_in
+from .reader import NotPlain, Read, Signature, Unreadable, read_entry, signature_of
 
 logger = logging.getLogger("gh200.cache")
 
@@ -37,13 +38,25 @@ def file_signature(path: str) -> Signature:
         return None
 
 
+def _shared_limit(options: CacheOptions) -> int | None:
+    """The oversubscription ratio times the GPU's memory: the bound that caches share with torch's pools."""
+    driver = load_driver()
+    if not isinstance(driver, Driver):
+        return None
+    try:
+        return int(driver.memory_info(uvm.cuda_device())[1] * options.oversubscription_ratio)
+    except CudaError as error:
+        logger.warning("GH200 caches: the GPU's memory size is unknown (%s); the ratio bounds nothing", error)
+        return None
+
+
 class CacheStore:
     """All unified-memory entries of this process, by file; caches that share a directory share entries."""
 
     def __init__(
         self, options: CacheOptions, pools: Callable[[], int] = lambda: 0, *, in_managed_memory: bool = True
     ) -> None:
-        self._budget = CacheBudget(options.memory_limit, shared_limit(options), pools)
+        self._budget = CacheBudget(options.memory_limit, _shared_limit(options), pools)
         self._in_managed_memory = in_managed_memory
         self._arenas: dict[Consumer, TensorArena] = {}
         self._entries: dict[str, Entry] = {}
@@ -139,7 +152,7 @@ class CacheStore:
             arena = self.arena(consumer)
             try:
                 template = take_in(value, arena, slots)
-            except (NotHoldable, ArenaFull) as reason:
+            except (NotPlain, ArenaFull) as reason:
                 for slot in slots:
                     arena.release(slot)
                 self.refused(reason)
@@ -310,7 +323,7 @@ class CacheStore:
             "disk_reads_in_training": self._disk_reads - self._disk_reads_before_training,
             "managed": any(item.managed for item in stats),
             "payload_bytes": sum(item.payload_bytes for item in stats),
-            "packed_bytes": sum(item.packed_bytes for item in stats),
+            "packed_bytes": self._budget.used,
             "arena_bytes": sum(item.reserved_bytes for item in stats),
             "limit_bytes": self._budget.limit,
             "waited_seconds": round(self.waited, 3),

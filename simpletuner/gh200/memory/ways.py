@@ -57,7 +57,7 @@ class Timed:
 
 
 def time_ways(
-    device: int, batch_bytes: int, *, entries: int = 1, ways: Sequence[Way] = WAYS, seconds: float = SECONDS
+    device: int, batch_bytes: int, entries: int = 1, *, ways: Sequence[Way] = WAYS, seconds: float = SECONDS
 ) -> Timed:
     """For a device of CUDA's and a batch of so many bytes: every way in turn, round by round, after one to warm up.
 
