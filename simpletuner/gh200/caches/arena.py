@@ -41,7 +41,6 @@ SHARE_ADVICE: dict[AccessPattern, tuple[tuple[Advice, str], ...]] = {
 @dataclass(frozen=True)
 class ArenaStats:
     managed: bool
-    blocks: int
     reserved_bytes: int
     payload_bytes: int
     tensors: int
@@ -63,7 +62,7 @@ class TensorArena:
         self._blocks: list[Block] = []
         self._free: dict[int, list[tuple[Block, int]]] = defaultdict(list)
         self._retired: list[tuple[list[StorageWeakRef], Block, int, int]] = []
-        self._tensors = self._payload = 0
+        self._payload = 0
         # Why there is no further block; asking again costs more than reading the entry from its file.
         self._refused: str | None = None
         self.device = uvm.cuda_device()
@@ -102,7 +101,6 @@ class TensorArena:
             except ArenaFull:
                 self._give_back(places)
                 raise
-            self._tensors += sum(span > 0 for span in spans)
             self._payload += sum(spans)
         return places
 
@@ -126,7 +124,6 @@ class TensorArena:
     def give_back(self, places: list[Reserved]) -> None:
         """Reserved places that no tensor was made of."""
         with self._lock:
-            self._tensors -= sum(place.span > 0 for place in places)
             self._payload -= sum(place.span for place in places)
             self._give_back(places)
 
@@ -216,10 +213,10 @@ class TensorArena:
         else:
             hints.share.give_back(size)
 
-    def may_move(self, pointer: int, size: int) -> bool | None:
-        """None for memory that is not in this arena."""
-        found = next((block for block in self._blocks if block.pointer <= pointer < block.pointer + block.size), None)
-        return None if found is None else found.may_move(pointer, size)
+    def may_move(self, pointer: int, size: int) -> bool:
+        """Whether memory may go to HBM; what is not in this arena may."""
+        found = [block for block in self._blocks if block.pointer <= pointer < block.pointer + block.size]
+        return all(block.may_move(pointer, size) for block in found)
 
     def release(self, slot: Slot) -> None:
         """Forget a slot; its place is used again when the last tensor that shares it is gone."""
@@ -231,7 +228,6 @@ class TensorArena:
         with self._lock:
             refs = [StorageWeakRef(view.untyped_storage()) for view in views]
             self._retired.append((refs, slot.block, slot.offset, size))
-            self._tensors -= 1
             self._payload -= slot.span
             self._refused = None
 
@@ -277,7 +273,8 @@ class TensorArena:
     def stats(self) -> ArenaStats:
         with self._lock:
             reserved = sum(block.size for block in self._blocks)
-            return ArenaStats(self.managed, len(self._blocks), reserved, self._payload, self._tensors)
+            tensors = sum(block.live for block in self._blocks) - len(self._retired)
+            return ArenaStats(self.managed, reserved, self._payload, tensors)
 
     def places(self) -> dict[str, dict[str, int]]:
         """Where its blocks are as far as the driver tells; the part that may live in HBM is asked for by itself."""

@@ -41,7 +41,7 @@ class Placement:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.asked = run.options.placement
-        self._on_gpu = torch.cuda.is_available()
+        self.moves = torch.cuda.is_available()  # whether there is a GPU that batches are moved to
         self._batch = USUAL_BATCH, 1
         self.measure: Measure = time_ways
         self._timed: Timed | None = None
@@ -53,7 +53,7 @@ class Placement:
 
     def decide(self, device: torch.device, batch_bytes: int, entries: int) -> None:
         """While nothing else uses the GPU yet."""
-        self._on_gpu = self._on_gpu and device.type == "cuda"
+        self.moves = self.moves and device.type == "cuda"
         self._batch = batch_bytes, entries
         assert self.way
 
@@ -66,13 +66,8 @@ class Placement:
                 self._tell(self._way)
             return self._way
 
-    @property
-    def moves(self) -> bool:
-        """Whether there is a GPU that batches are moved to."""
-        return self._on_gpu
-
     def _chosen(self) -> tuple[Way, bool, str]:
-        if not self._on_gpu:
+        if not self.moves:
             # Where there is a driver that nothing trains on, views of managed memory are plain CPU tensors too.
             return "managed", False, "this run trains on no GPU: nothing is moved and nothing is measured"
         impossible = self._impossible()
@@ -115,7 +110,7 @@ class Placement:
         return base, first == "hbm", why
 
     def _tell(self, way: Way) -> None:
-        if not self._on_gpu:
+        if not self.moves:
             return
         where = WORDS[way]
         if self.resident:

@@ -161,9 +161,6 @@ def attach_cache_tier(backend: UnifiedCacheTier, dataset_type: str) -> None:
     run, kind = current(), kind_of_dataset(dataset_type)
     assert run is not None
     held = run.part(HeldCaches)
-    consumers: set[Consumer] = {"device", "host"} if kind == "vae" else {CONSUMERS[kind]}
-    for consumer in consumers:
-        held.opened().arena(consumer)  # here, where the thread knows its GPU
     backend.hold_entries(held.opened(), kind)
     if run.options.preload:
         held.read_ahead()

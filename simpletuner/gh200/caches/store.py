@@ -302,7 +302,7 @@ class CacheStore:
 
     def may_move(self, pointer: int, size: int) -> bool:
         """Whether memory may go to HBM: held entries within their share, and what is not held here at all."""
-        return all(arena.may_move(pointer, size) is not False for arena in tuple(self._arenas.values()))
+        return all(arena.may_move(pointer, size) for arena in tuple(self._arenas.values()))
 
     def stats(self) -> dict[str, ArenaStats]:
         return {consumer: arena.stats() for consumer, arena in tuple(self._arenas.items())}
