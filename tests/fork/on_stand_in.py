@@ -41,8 +41,7 @@ def trained(folder: Path, name: str, *options: str, ranks: int, start: Callable[
     report = folder / f"{name}.jsonl"
     report.unlink(missing_ok=True)
     prefix = (str(HERE / "run.sh"), "--devices", str(ranks), *options, "--report", str(report))
-    # What is remembered of the real machine must not decide here, nor the stand-in's figures there.
-    variables = {"STAND_IN_BACKEND": "gloo", "XDG_CACHE_HOME": str(folder / "user-cache"), "OMP_NUM_THREADS": "1"}
+    variables = {"STAND_IN_BACKEND": "gloo", "OMP_NUM_THREADS": "1"}
     # Its list of fonts takes seconds to make, and has nothing to do with the machine.
     variables["MPLCONFIGDIR"] = str(ROOT / "build" / "matplotlib")
     run = start(name, launcher=Launcher(gpu=True, ranks=ranks, prefix=prefix), variables=variables)

@@ -18,12 +18,13 @@ import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run, held
+from simpletuner.gh200.caches import arena as arena_module
 from simpletuner.gh200.caches import preload as preload_module
 from simpletuner.gh200.caches import sites as cache_sites
 from simpletuner.gh200.caches import store as store_module
-from simpletuner.gh200.caches.arena import TensorArena
 from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.run import end
 from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.gpu_stand_in.stand_in import Machine
@@ -220,21 +221,20 @@ def test_preload_stops_when_free_memory_shrinks(
 ) -> None:
     looks: list[int] = []
 
-    def lacks(arena: TensorArena, size: int) -> str:
-        looks.append(size)
-        return "free memory of the machine, 5 bytes" if len(looks) > 3 else ""
+    def limits() -> list[Limit]:
+        looks.append(1)
+        return [Limit("machine", "free memory of the machine", 5 if len(looks) > 3 else 1 << 40)]
 
-    monkeypatch.setattr(preload_module, "CHECK_EVERY", 1)
-    monkeypatch.setattr(TensorArena, "lacks", lacks)
+    monkeypatch.setattr(arena_module, "memory_limits", limits)
+    monkeypatch.setattr(arena_module, "BLOCK_ROUNDING", 1 << 12)
+    held().opened().arena("host")._block_size = 1 << 12
     filled(tmp_path / "cache", 100)
     cache = TextCache(tmp_path / "cache", FolderBackend())
     with caplog.at_level(logging.INFO, "gh200"):
         report = read_ahead(cache)
-    assert (
-        0 < report["entries"] <= 3 * preload_module.AT_ONCE
-        and report["entries"] + sum(report["left_out"].values()) == 100
-    )
-    assert "stopped: free memory has become too small: free memory of the machine, 5 bytes" in caplog.text
+    assert report["entries"] == 3 * 16, "three blocks"
+    assert report["entries"] + sum(report["left_out"].values()) == 100
+    assert "stopped: a block of 4096 bytes does not fit: free memory of the machine, 5 bytes" in caplog.text
 
 
 def test_preload_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +276,7 @@ def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> N
     quiet = TextCache(tmp_path / "cache", FolderBackend())
     source, waiting = (quiet, quiet.backend, "host"), threading.Event()
     preload = preload_module.Preload(store, lambda: [source] if waiting.is_set() else [], threads=2, shown=False)
-    # The reader that waits began before there was anybody to step back.
-    with store.stepping_back():
+    with store.demanded():
         waiting.set()
         preload.training_begins()
         assert not preload.done.wait(0.6) and preload.entries == 0
@@ -292,7 +291,7 @@ def test_preload_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) 
     cache = TextCache(tmp_path / "cache", backend)
     sources: list[preload_module.Source] = []
     preload = preload_module.Preload(held().opened(), lambda: sources, threads=2, shown=False)
-    with held().opened().stepping_back():
+    with held().opened().demanded():
         sources.append((cache, backend, "host"))
         preload.training_begins()
         wait_for(lambda: len(preload._offered) == 6)

@@ -243,7 +243,7 @@ def test_preload_a_full_arena_takes_nothing(tmp_path: Path) -> None:
     path = saved(tmp_path / "entry.pt", [torch.ones(100), torch.ones(500)])
     with pytest.raises(ArenaFull):
         read_entry(str(path), small)
-    assert small.stats().tensors == small.stats().packed_bytes == 0
+    assert small.stats().tensors == small.stats().payload_bytes == 0
 
 
 class Bomb:

@@ -18,7 +18,7 @@ import torch
 from gh200_lab.memory_run import begin_memory_run, held
 from gh200_lab.place import ROOT
 from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200.caches.dirs import MadeDatasets
+from simpletuner.gh200.caches.dirs import CacheDirectories
 from simpletuner.gh200.caches.registered import consumer_of
 from simpletuner.gh200.caches.tier import UnifiedCacheTier
 from simpletuner.gh200.memory import hints as uvm
@@ -270,7 +270,7 @@ def test_unified_tier_overrides_only_what_the_patch_expects() -> None:
     answered = {name for name in vars(UnifiedCacheTier) if hasattr(Folder, name) and not name.startswith("_")}
     assert len(answered) == 7 and answered <= expected
     expected = {one["name"] for one in patch["expect"]}
-    assert {f"FactoryRegistry.{name}" for name in MadeDatasets.answers()} <= expected
+    assert {f"FactoryRegistry.{name}" for name in CacheDirectories.answers()} <= expected
 
 
 def test_unified_image_embeds_of_a_backend_of_latents_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,9 +41,7 @@ SHARE_ADVICE: dict[AccessPattern, tuple[tuple[Advice, str], ...]] = {
 @dataclass(frozen=True)
 class ArenaStats:
     managed: bool
-    blocks: int
     reserved_bytes: int
-    packed_bytes: int
     payload_bytes: int
     tensors: int
 
@@ -64,7 +62,7 @@ class TensorArena:
         self._blocks: list[Block] = []
         self._free: dict[int, list[tuple[Block, int]]] = defaultdict(list)
         self._retired: list[tuple[list[StorageWeakRef], Block, int, int]] = []
-        self._tensors = self._payload = self._packed = 0
+        self._payload = 0
         # Why there is no further block; asking again costs more than reading the entry from its file.
         self._refused: str | None = None
         self.device = uvm.cuda_device()
@@ -103,7 +101,6 @@ class TensorArena:
             except ArenaFull:
                 self._give_back(places)
                 raise
-            self._tensors += sum(span > 0 for span in spans)
             self._payload += sum(spans)
         return places
 
@@ -127,7 +124,6 @@ class TensorArena:
     def give_back(self, places: list[Reserved]) -> None:
         """Reserved places that no tensor was made of."""
         with self._lock:
-            self._tensors -= sum(place.span > 0 for place in places)
             self._payload -= sum(place.span for place in places)
             self._give_back(places)
 
@@ -146,7 +142,6 @@ class TensorArena:
             self._budget.give_back(size)
             raise
         block.live += 1
-        self._packed += size
         return block, offset
 
     def _next_place(self, size: int) -> tuple[Block, int]:
@@ -175,7 +170,11 @@ class TensorArena:
         wanted = self._block_size if limit is None else min(self._block_size, limit)
         size = -(-max(wanted, least) // BLOCK_ROUNDING) * BLOCK_ROUNDING
         try:
-            self._check_room(size)
+            # Managed pages that find no room on either side end in the kernel's OOM killer, not in a CUDA error.
+            tightest = memory_limits()[0]
+            on_gpu = self._driver.memory_info(self.device)[0] if self._driver is not None else 0
+            if size > tightest.bytes + on_gpu:
+                raise ArenaFull(f"a block of {size} bytes does not fit: {tightest.name}, {tightest.bytes} bytes")
             block = Block(size, self._driver, self.device)
         except (CudaError, OSError) as error:
             raise ArenaFull(f"a block of {size} bytes was refused: {error}") from error
@@ -183,17 +182,6 @@ class TensorArena:
             self._advise(block, BLOCK_ADVICE, block.size)
             self._share_hbm(block)
         return block
-
-    def _check_room(self, size: int) -> None:
-        # Managed pages that find no room on either side end in the kernel's OOM killer, not in a CUDA error.
-        if missing := self.lacks(size):
-            raise ArenaFull(f"a block of {size} bytes does not fit: {missing}")
-
-    def lacks(self, size: int) -> str:
-        """Why the machine has no room for so much more now; empty where it has."""
-        tightest = memory_limits()[0]
-        on_gpu = self._driver.memory_info(self.device)[0] if self._driver is not None else 0
-        return "" if size <= tightest.bytes + on_gpu else f"{tightest.name}, {tightest.bytes} bytes"
 
     def _advise(self, block: Block, advices: Iterable[tuple[Advice, str]], size: int) -> bool:
         """From a block's beginning; whether all of it was applied."""
@@ -225,10 +213,10 @@ class TensorArena:
         else:
             hints.share.give_back(size)
 
-    def may_move(self, pointer: int, size: int) -> bool | None:
-        """None for memory that is not in this arena."""
-        found = next((block for block in self._blocks if block.pointer <= pointer < block.pointer + block.size), None)
-        return None if found is None else found.may_move(pointer, size)
+    def may_move(self, pointer: int, size: int) -> bool:
+        """Whether memory may go to HBM; what is not in this arena may."""
+        found = [block for block in self._blocks if block.pointer <= pointer < block.pointer + block.size]
+        return all(block.may_move(pointer, size) for block in found)
 
     def release(self, slot: Slot) -> None:
         """Forget a slot; its place is used again when the last tensor that shares it is gone."""
@@ -240,7 +228,6 @@ class TensorArena:
         with self._lock:
             refs = [StorageWeakRef(view.untyped_storage()) for view in views]
             self._retired.append((refs, slot.block, slot.offset, size))
-            self._tensors -= 1
             self._payload -= slot.span
             self._refused = None
 
@@ -272,7 +259,6 @@ class TensorArena:
     def _freed(self, block: Block, offset: int, size: int) -> None:
         self._free[size].append((block, offset))
         self._budget.give_back(size)
-        self._packed -= size
         block.live -= 1
         if not block.live:
             # Nothing is left in it: start over, so that entries of another size can use the room.
@@ -287,7 +273,8 @@ class TensorArena:
     def stats(self) -> ArenaStats:
         with self._lock:
             reserved = sum(block.size for block in self._blocks)
-            return ArenaStats(self.managed, len(self._blocks), reserved, self._packed, self._payload, self._tensors)
+            tensors = sum(block.live for block in self._blocks) - len(self._retired)
+            return ArenaStats(self.managed, reserved, self._payload, tensors)
 
     def places(self) -> dict[str, dict[str, int]]:
         """Where its blocks are as far as the driver tells; the part that may live in HBM is asked for by itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import socket
 import sys
@@ -34,12 +35,6 @@ LOCAL_TYPES = frozenset({"local", "in_memory"})
 PRIVATE = "gh200-run-"
 
 
-def owner_of(private: Path) -> int | None:
-    """The process that made a private folder, by its name."""
-    owner = private.name.rpartition("-")[0].rpartition("-")[2]
-    return int(owner) if owner.isdigit() else None
-
-
 class PrivateFolder:
     """The folder of one run, the same on every rank; removed when the run ends."""
 
@@ -65,14 +60,11 @@ class PrivateFolder:
         base = Path(parent).absolute() if parent else Path(tempfile.gettempdir())
         base.mkdir(parents=True, exist_ok=True)
         mark = f"{PRIVATE}{socket.gethostname()}-"
-        for left_over in base.glob(f"{mark}*"):
-            owner = owner_of(left_over)
-            # `node-2` begins as `node` does, and its processes are not ours to know.
-            if (
-                left_over.name.rsplit("-", 2)[0] + "-" == mark
-                and owner is not None
-                and not Path("/proc", str(owner)).exists()
-            ):
+        # The whole name: `node-2` begins as `node` does, and its processes are not ours to know.
+        name = re.compile(rf"{re.escape(mark)}(\d+)-\w+")
+        for left_over in base.iterdir():
+            owner = name.fullmatch(left_over.name)
+            if owner is not None and not Path("/proc", owner[1]).exists():
                 logger.info("GH200 caches: removing %s, left by a run that was killed", left_over)
                 shutil.rmtree(left_over, ignore_errors=True)
         self._made_by = os.getpid()
@@ -88,63 +80,59 @@ class PrivateFolder:
 _CONFIG_KEYS = {"cache_dir_vae": "vae", "cache_dir_text": "text"}
 
 
-class GivenDatasets:
-    """The names in the operator's list: whatever else a run has, upstream made."""
+class CacheDirectories(StandIn):
+    """On upstream's factory: the datasets it has added by itself are all there, and none of their folders is used yet.
 
-    def __init__(self, run: Run) -> None:
-        self.names: frozenset[str] = frozenset()
-
-
-class MadeDatasets(StandIn):
-    """On upstream's factory: the datasets it has added by itself are all there, and none of their folders is used yet."""
+    The model family is part of the path, as in upstream's own default: latents of one model are wrong for another.
+    """
 
     upstream_class, feature = "FactoryRegistry", "cache_config.cache_dir"
 
-    def __init__(self, args: Any) -> None:
+    def __init__(self, run: Run, model_family: str, entries: list[dict[str, Any]]) -> None:
         super().__init__()
-        self._args = args
+        options = run.options
+        self._options, self._model_family = options, model_family
+        own = options.cache_dir if options.persistent else None
+        self._parent = Path(own) if own else run.part(PrivateFolder).path
+        self._given = frozenset(str(entry.get("id")) for entry in entries)
+        raw = StateHooks.get_raw_config()
+        self._set_in_the_config = frozenset(kind for key, kind in _CONFIG_KEYS.items() if raw.get(key))
 
     @instead
     def _ensure_text_embed_backends_present(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return directories_of_made(self.upstream._ensure_text_embed_backends_present(entries), self._args)
+        """The entries upstream has added obey `cache_dir` too: the folder it gives them is nobody's wish.
 
-
-def directories_for_run(entries: list[dict[str, Any]], factory: Any) -> list[dict[str, Any]]:
-    """As below, with what the training config itself says; for what upstream's factory adds too."""
-    run, args = current(), factory.args
-    if run is not None:
-        run.part(GivenDatasets).names = frozenset(str(entry.get("id")) for entry in entries if isinstance(entry, dict))
-        if _moves(run):
-            MadeDatasets(args).take_over(factory)
-    return with_cache_directories(
-        entries, model_family=str(args.model_family), kinds_set_elsewhere=_set_in_the_config()
-    )
-
-
-def directories_of_made(entries: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
-    """The entries upstream has added obey `cache_dir` too: the folder it gives them is nobody's wish.
-
-    In place, because upstream goes on with its own list.
-    """
-    run = current()
-    if run is None or not _moves(run):
+        In place, because upstream goes on with its own list.
+        """
+        entries = self.upstream._ensure_text_embed_backends_present(entries)
+        for entry in entries:
+            key, kind = DIRECTORY_KEYS.get(str(entry.get("dataset_type", "image")), ("", ""))
+            old = entry.get(key)
+            if str(entry.get("id")) in self._given or not old or kind in self._set_in_the_config:
+                continue
+            if Path(old).absolute().is_relative_to(self._parent.absolute()):
+                continue
+            new = self.with_directory(entry | {key: None}).get(key)
+            if new:
+                logger.info("GH200 caches: dataset %s, made by upstream, has its cache in %s", entry["id"], new)
+                entry[key] = new
+                _follow(entries, old, new)
         return entries
-    given, elsewhere = run.part(GivenDatasets).names, _set_in_the_config()
-    for entry in entries:
-        key, kind = DIRECTORY_KEYS.get(str(entry.get("dataset_type", "image")), ("", ""))
-        old = entry.get(key)
-        if str(entry.get("id")) in given or not old or kind in elsewhere or _below(old, _parent(run)):
-            continue
-        moved = _with_directory(entry | {key: None}, run, str(args.model_family), frozenset())
-        if moved.get(key):
-            logger.info("GH200 caches: dataset %s, made by upstream, has its cache in %s", entry["id"], moved[key])
-            entry[key] = moved[key]
-            _follow(entries, old, moved[key])
-    return entries
 
-
-def _below(folder: str, parent: Path) -> bool:
-    return Path(folder).absolute().is_relative_to(parent.absolute())
+    def with_directory(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """With a cache folder where it names none; a kind whose folder the config sets stays as it is."""
+        key, kind = DIRECTORY_KEYS.get(entry.get("dataset_type", "image"), ("", ""))
+        if kind not in self._options.kinds:
+            return entry
+        name = entry.get("id", "")
+        in_config = f"the {kind} folder of the training config" if kind in self._set_in_the_config else None
+        own = entry.get(key) or in_config
+        if own or entry.get("type", "local") not in LOCAL_TYPES:
+            left = f"{key} is {own}" if own else f"its type is {entry.get('type')}"
+            kept = "" if self._options.persistent else "; its files stay after the run"
+            logger.info("GH200 caches: dataset %s keeps its own cache folder (%s)%s", name, left, kept)
+            return entry
+        return entry | {key: str(self._parent / kind / self._model_family / name)}
 
 
 def _follow(entries: list[dict[str, Any]], old: str, new: str) -> None:
@@ -154,47 +142,11 @@ def _follow(entries: list[dict[str, Any]], old: str, new: str) -> None:
             entry[_EMBEDS_OF] = new
 
 
-def _parent(run: Run) -> Path:
-    options = run.options
-    if options.persistent and options.cache_dir:
-        return Path(options.cache_dir)
-    return run.part(PrivateFolder).path
-
-
-def _set_in_the_config() -> frozenset[str]:
-    given = StateHooks.get_raw_config()
-    return frozenset(kind for key, kind in _CONFIG_KEYS.items() if given.get(key))
-
-
-def _moves(run: Run) -> bool:
-    return bool(run.options.kinds) and not (run.options.persistent and run.options.cache_dir is None)
-
-
-def with_cache_directories(
-    entries: list[dict[str, Any]], *, model_family: str, kinds_set_elsewhere: frozenset[str] = frozenset()
-) -> list[dict[str, Any]]:
-    """The dataset entries with a cache folder where they name none; a kind whose folder the config sets stays as it is.
-
-    The model family is part of the path, as in upstream's own default: latents of one model are wrong for another.
-    """
+def directories_for_run(entries: list[dict[str, Any]], factory: Any) -> list[dict[str, Any]]:
+    """The dataset entries of the operator's list with their cache folders; those the factory adds get theirs later."""
     run = current()
-    if run is None or not _moves(run):
+    if run is None or not run.options.kinds or (run.options.persistent and run.options.cache_dir is None):
         return entries
-    return [_with_directory(entry, run, model_family, kinds_set_elsewhere) for entry in entries]
-
-
-def _with_directory(
-    entry: dict[str, Any], run: Run, model_family: str, set_elsewhere: frozenset[str]
-) -> dict[str, Any]:
-    options = run.options
-    key, kind = DIRECTORY_KEYS.get(entry.get("dataset_type", "image"), ("", ""))
-    if kind not in options.kinds:
-        return entry
-    name = entry.get("id", "")
-    own = entry.get(key) or (f"the {kind} folder of the training config" if kind in set_elsewhere else None)
-    if own or entry.get("type", "local") not in LOCAL_TYPES:
-        left = f"{key} is {own}" if own else f"its type is {entry.get('type')}"
-        kept = "" if options.persistent else "; its files stay after the run"
-        logger.info("GH200 caches: dataset %s keeps its own cache folder (%s)%s", name, left, kept)
-        return entry
-    return entry | {key: str(_parent(run) / kind / model_family / name)}
+    directories = CacheDirectories(run, str(factory.args.model_family), entries)
+    directories.take_over(factory)
+    return [directories.with_directory(entry) for entry in entries]

@@ -13,7 +13,6 @@ from ..memory import hints as uvm
 from ..memory.driver import CudaError, DeviceAttribute
 from ..memory.hbm import kept_by_the_driver
 from ..memory.limits import spoken_size
-from ..memory.remembered import remembered_or_timed
 from ..memory.ways import WORDS, Timed, Way, time_ways
 from ..run import TEXT_CACHE, VAE_CACHE, Run
 
@@ -36,21 +35,16 @@ def fastest(seconds: Mapping[Way, float], among: Iterable[Way]) -> Way | None:
     return "pinned" if known.get("pinned", float("inf")) <= known[best] * TIE else best
 
 
-def _measured(device: int, batch_bytes: int, entries: int) -> Timed:
-    return time_ways(device, batch_bytes, entries=entries)
-
-
 class Placement:
     """The choice of one run: made once, before anything is held. `hbm` waits until it is known what training leaves."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.asked = run.options.placement
-        self._on_gpu = torch.cuda.is_available()
+        self.moves = torch.cuda.is_available()  # whether there is a GPU that batches are moved to
         self._batch = USUAL_BATCH, 1
-        self.measure: Measure = _measured
+        self.measure: Measure = time_ways
         self._timed: Timed | None = None
-        self._source = ""
         self._way: Way | None = None
         self._lock = threading.Lock()
         self.resident = False
@@ -59,7 +53,7 @@ class Placement:
 
     def decide(self, device: torch.device, batch_bytes: int, entries: int) -> None:
         """While nothing else uses the GPU yet."""
-        self._on_gpu = self._on_gpu and device.type == "cuda"
+        self.moves = self.moves and device.type == "cuda"
         self._batch = batch_bytes, entries
         assert self.way
 
@@ -72,13 +66,8 @@ class Placement:
                 self._tell(self._way)
             return self._way
 
-    @property
-    def moves(self) -> bool:
-        """Whether there is a GPU that batches are moved to."""
-        return self._on_gpu
-
     def _chosen(self) -> tuple[Way, bool, str]:
-        if not self._on_gpu:
+        if not self.moves:
             # Where there is a driver that nothing trains on, views of managed memory are plain CPU tensors too.
             return "managed", False, "this run trains on no GPU: nothing is moved and nothing is measured"
         impossible = self._impossible()
@@ -110,18 +99,18 @@ class Placement:
             allowed = [way for way in CHOICES if way not in impossible]
             if kept_by_the_driver(device) and "managed" in allowed:
                 allowed.remove("managed")
-            self._timed, self._source = remembered_or_timed(device, *self._batch, self.measure)
+            self._timed = self.measure(device, *self._batch)
         except (CudaError, RuntimeError, OSError) as error:
             logger.warning("GH200 caches: the ways to the GPU could not be timed: %s", error)
             return "pinned", False, f"not measured: {error}"
         seconds = {way: timing.median for way, timing in self._timed.timings.items()}
         first = fastest(seconds, allowed)
         base = fastest(seconds, [way for way in allowed if way != "hbm"]) or "pinned"
-        why = f"the fastest of {', '.join(allowed)}; {self._source}" if first else "no way could be timed"
+        why = f"the fastest of {', '.join(allowed)}" if first else "no way could be timed"
         return base, first == "hbm", why
 
     def _tell(self, way: Way) -> None:
-        if not self._on_gpu:
+        if not self.moves:
             return
         where = WORDS[way]
         if self.resident:
@@ -150,7 +139,6 @@ class Placement:
             told |= {
                 "batch_bytes": self._timed.batch_bytes,
                 "batch_entries": self._timed.entries,
-                "figures": self._source,
                 "milliseconds": {way: timing.median * 1e3 for way, timing in self._timed.timings.items()},
                 "failed": dict(self._timed.failed),
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -35,7 +35,7 @@ class Unreadable(Exception):
 
 
 class NotPlain(Exception):
-    """Something this reader does not know, or does not want to: `torch.load` decides about the file."""
+    """Something that cannot be held, or that this reader does not want to know: `torch.load` decides about the file."""
 
 
 class Read(NamedTuple):
@@ -58,6 +58,20 @@ class Leaf(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+
+
+def mapped(node: Any, change: Callable[[Any], Any], depth: int = _DEEPEST) -> Any:
+    """The same dicts, lists and tuples anew, around what becomes of everything else."""
+    kind = type(node)
+    if depth == 0:
+        raise NotPlain("an entry is nested too deeply")
+    if kind is dict:
+        if not PLAIN_TYPES.issuperset(map(type, node)):
+            raise NotPlain("an entry has a dict with a key that is no plain value")
+        return {key: mapped(item, change, depth - 1) for key, item in node.items()}
+    if kind in (list, tuple):
+        return kind([mapped(item, change, depth - 1) for item in node])
+    return change(node)
 
 
 def signature_of(found: os.stat_result) -> tuple[int, int, int]:
@@ -97,7 +111,8 @@ def _taken(file: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], bool]:
     slots = tuple(
         arena.filled(place, leaf.dtype, leaf.shape, leaf.stride) for leaf, place in zip(leaves, reserved, strict=True)
     )
-    return _with_slots(structure, iter(slots)), slots, True
+    waiting = iter(slots)
+    return mapped(structure, lambda node: next(waiting) if type(node) is Leaf else node), slots, True
 
 
 def _bytes_of(place: Reserved) -> memoryview:
@@ -157,30 +172,21 @@ def structure_of(pickled: bytes) -> tuple[Any, tuple[Leaf, ...]]:
     unpickler = Unpickler(io.BytesIO(pickled), encoding="utf-8")
     unpickler.persistent_load = without_bytes  # type: ignore[method-assign]
     leaves: list[Leaf] = []
+
+    def with_leaf(node: Any) -> Any:
+        if type(node) is torch.Tensor:
+            leaves.append(_leaf(node, storages))
+            return leaves[-1]
+        if type(node) not in PLAIN_TYPES:
+            raise NotPlain(f"a {type(node).__name__}")
+        return node
+
     try:
         entry = unpickler.load()
-        return _with_leaves(entry, storages, leaves, _DEEPEST), tuple(leaves)
+        return mapped(entry, with_leaf), tuple(leaves)
     except Exception as error:
         # Whatever is wrong with it, torch.load knows it better.
         raise NotPlain(f"{type(error).__name__}: {error}") from error
-
-
-def _with_leaves(node: Any, storages: dict[int, _Storage], leaves: list[Leaf], depth: int) -> Any:
-    kind = type(node)
-    if depth == 0:
-        raise NotPlain("nested too deeply")
-    if kind is dict:
-        if not PLAIN_TYPES.issuperset(map(type, node)):
-            raise NotPlain("a dict with a key that is no plain value")
-        return {key: _with_leaves(item, storages, leaves, depth - 1) for key, item in node.items()}
-    if kind in (list, tuple):
-        return kind([_with_leaves(item, storages, leaves, depth - 1) for item in node])
-    if kind is torch.Tensor:
-        leaves.append(_leaf(node, storages))
-        return leaves[-1]
-    if kind not in PLAIN_TYPES:
-        raise NotPlain(f"a {kind.__name__}")
-    return node
 
 
 def _leaf(tensor: torch.Tensor, storages: dict[int, _Storage]) -> Leaf:
@@ -189,15 +195,6 @@ def _leaf(tensor: torch.Tensor, storages: dict[int, _Storage]) -> Leaf:
     if not holdable(tensor, "meta") or (span and start + span > size):
         raise NotPlain("a tensor with more than values, or one larger than its storage")
     return Leaf(record, size, start, span, tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-
-def _with_slots(node: Any, slots: Iterator[Slot]) -> Any:
-    kind = type(node)
-    if kind is Leaf:
-        return next(slots)
-    if kind is dict:
-        return {key: _with_slots(item, slots) for key, item in node.items()}
-    return kind([_with_slots(item, slots) for item in node]) if kind in (list, tuple) else node
 
 
 def _whole(file: int) -> bytes:

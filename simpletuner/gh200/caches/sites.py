@@ -14,11 +14,10 @@ import torch
 from ..memory import hints as uvm
 from ..memory.driver import Driver
 from ..run import UNIFIED_MEMORY, Run, current
-from .adaptive import AdaptivePrefetch
 from .arena import Consumer
 from .batches import FINITE, Batches, known_to_be_finite
 from .blocks import Slot
-from .next_batch import NextBatch
+from .next_batch import AdaptivePrefetch, NextBatch
 from .placement import Placement
 from .preload import Preload
 from .registered import CONSUMERS, kind_of_dataset, registered_caches
@@ -114,7 +113,6 @@ class HeldCaches:
             self.preload.end()
 
     def _close(self) -> None:
-        self.next_batch.forget()
         if self.store is not None:
             self.store.close()
         if self.batches is not None:
@@ -163,9 +161,6 @@ def attach_cache_tier(backend: UnifiedCacheTier, dataset_type: str) -> None:
     run, kind = current(), kind_of_dataset(dataset_type)
     assert run is not None
     held = run.part(HeldCaches)
-    consumers: set[Consumer] = {"device", "host"} if kind == "vae" else {CONSUMERS[kind]}
-    for consumer in consumers:
-        held.opened().arena(consumer)  # here, where the thread knows its GPU
     backend.hold_entries(held.opened(), kind)
     if run.options.preload:
         held.read_ahead()
@@ -237,7 +232,6 @@ def placed_latent(latent: Any) -> Any | None:
 
 def _placed(held: HeldCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     if slot.managed and torch.cuda.is_available():
-        _prefetch(held, slot)
         return slot.cuda_view().detach()
     if not _can_pin() or (held.batches is not None and held.batches.together):
         return tensor
@@ -250,13 +244,16 @@ def moved_together(latents: list[Any]) -> list[Any]:
     held = _in_use()
     if held is None:
         return latents
-    held.next_batch.go()
-    return latents if held.batches is None else held.batches.on_the_gpu(latents)
+    if held.batches is None:
+        return latents
+    _prefetch(held, latents)
+    return held.batches.on_the_gpu(latents)
 
 
-def _prefetch(held: HeldCaches, slot: Slot) -> None:
+def _prefetch(held: HeldCaches, latents: list[Any]) -> None:
     if held.run.options.prefetch and held.run.hints.policy() != "cpu_first":
-        held.next_batch.add(slot)
+        slots = [_slot_of(held, latent) for latent in latents]
+        held.next_batch.go([slot for slot in slots if slot is not None and slot.managed])
 
 
 def known_finite(tensor: torch.Tensor) -> bool:

@@ -9,19 +9,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
 
 import torch
 
+from ..memory import hints as uvm
+from ..memory.driver import CudaError, Driver, load_driver
 from ..memory.pages import aligned
 from ..settings.cache_options import CacheOptions
 from .arena import ArenaStats, Consumer, TensorArena
 from .blocks import ArenaFull, CacheBudget, Slot
-from .entry import Entry, NotHoldable, build, take_in
-from .limit import shared_limit
-from .reader import Read, Signature, Unreadable, read_entry, signature_of
+from .entry import Entry, build, take_in
+from .reader import NotPlain, Read, Signature, Unreadable, read_entry, signature_of
 
 logger = logging.getLogger("gh200.cache")
 
@@ -37,13 +38,25 @@ def file_signature(path: str) -> Signature:
         return None
 
 
+def _shared_limit(options: CacheOptions) -> int | None:
+    """The oversubscription ratio times the GPU's memory: the bound that caches share with torch's pools."""
+    driver = load_driver()
+    if not isinstance(driver, Driver):
+        return None
+    try:
+        return int(driver.memory_info(uvm.cuda_device())[1] * options.oversubscription_ratio)
+    except CudaError as error:
+        logger.warning("GH200 caches: the GPU's memory size is unknown (%s); the ratio bounds nothing", error)
+        return None
+
+
 class CacheStore:
     """All unified-memory entries of this process, by file; caches that share a directory share entries."""
 
     def __init__(
         self, options: CacheOptions, pools: Callable[[], int] = lambda: 0, *, in_managed_memory: bool = True
     ) -> None:
-        self._budget = CacheBudget(options.memory_limit, shared_limit(options), pools)
+        self._budget = CacheBudget(options.memory_limit, _shared_limit(options), pools)
         self._in_managed_memory = in_managed_memory
         self._arenas: dict[Consumer, TensorArena] = {}
         self._entries: dict[str, Entry] = {}
@@ -58,8 +71,7 @@ class CacheStore:
         self._all_dropped_at = 0
         self._process = os.getpid()
         self.counts: Counter[str] = Counter()
-        # Set by whoever else reads from the same disk, and steps back meanwhile.
-        self.stepping_back: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.demands = 0  # reads from disk that somebody waits for now; whoever else reads there steps back
         self._disk_reads = self._disk_reads_before_training = 0
         self.waited = 0.0
         # Counts without a lock: stepping it is atomic, and looking at it is a step that is taken off again.
@@ -90,11 +102,15 @@ class CacheStore:
     def demanded(self) -> Iterator[None]:
         """Around a read from disk that somebody waits for."""
         began = time.monotonic()
-        with self.stepping_back():
-            yield
         with self._lock:
-            self._disk_reads += 1
-            self.waited += time.monotonic() - began
+            self.demands += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.demands -= 1
+                self._disk_reads += 1
+                self.waited += time.monotonic() - began
 
     def training_begins(self) -> None:
         self._disk_reads_before_training = self._disk_reads
@@ -136,7 +152,7 @@ class CacheStore:
             arena = self.arena(consumer)
             try:
                 template = take_in(value, arena, slots)
-            except (NotHoldable, ArenaFull) as reason:
+            except (NotPlain, ArenaFull) as reason:
                 for slot in slots:
                     arena.release(slot)
                 self.refused(reason)
@@ -286,7 +302,7 @@ class CacheStore:
 
     def may_move(self, pointer: int, size: int) -> bool:
         """Whether memory may go to HBM: held entries within their share, and what is not held here at all."""
-        return all(arena.may_move(pointer, size) is not False for arena in tuple(self._arenas.values()))
+        return all(arena.may_move(pointer, size) for arena in tuple(self._arenas.values()))
 
     def stats(self) -> dict[str, ArenaStats]:
         return {consumer: arena.stats() for consumer, arena in tuple(self._arenas.items())}
@@ -307,7 +323,7 @@ class CacheStore:
             "disk_reads_in_training": self._disk_reads - self._disk_reads_before_training,
             "managed": any(item.managed for item in stats),
             "payload_bytes": sum(item.payload_bytes for item in stats),
-            "packed_bytes": sum(item.packed_bytes for item in stats),
+            "packed_bytes": self._budget.used,
             "arena_bytes": sum(item.reserved_bytes for item in stats),
             "limit_bytes": self._budget.limit,
             "waited_seconds": round(self.waited, 3),

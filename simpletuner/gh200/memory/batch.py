@@ -63,7 +63,6 @@ def _moved_together(hints: Hints, tensors: list[torch.Tensor], driver: Driver) -
     if not ranges:
         return Outcome.RESIDENT
     hints.mover.move(driver, ranges, device)
-    hints.mover.put_behind(driver)
     return Outcome.APPLIED
 
 

@@ -118,7 +118,8 @@ class Driver:
         try:
             yield
         finally:
-            self._leave()
+            # A context that stays pushed would be the wrong one for whatever this thread does next.
+            self._twice("cuCtxPopCurrent")
 
     def let_go(self) -> None:
         """Give the contexts back; a later call takes them again."""
@@ -128,20 +129,14 @@ class Driver:
         for device in devices:
             # At exit the driver may have gone first, and a forked child has none.
             with suppress(CudaError):
-                self._release(device)
+                self._twice("cuDevicePrimaryCtxRelease", self._twice("cuDeviceGet", device))
 
-    def _release(self, device: int) -> None:
+    def _twice(self, name: str, *arguments: Any) -> Any:
+        """For what undoes something: where it fails once, it is tried again."""
         try:
-            self.call("cuDevicePrimaryCtxRelease", self.call("cuDeviceGet", device))
+            return self.call(name, *arguments)
         except CudaError:
-            self.call("cuDevicePrimaryCtxRelease", self.call("cuDeviceGet", device))
-
-    def _leave(self) -> None:
-        """A context that stays pushed would be the wrong one for whatever this thread does next: tried twice."""
-        try:
-            self.call("cuCtxPopCurrent")
-        except CudaError:
-            self.call("cuCtxPopCurrent")
+            return self.call(name, *arguments)
 
     def _location(self, place: Place) -> Any:
         kinds = self._api.CUmemLocationType

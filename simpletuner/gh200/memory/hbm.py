@@ -66,7 +66,7 @@ class HbmShare:
 
     def short(self, free: int, total: int) -> bool:
         """Whether training has taken most of the margin, and wants back what caches have."""
-        return self.by_entry and self.given > 0 and free < int(total * MARGIN) // 2
+        return free < int(total * MARGIN) // 2
 
     def close(self) -> None:
         """Nothing more is given in this run."""

@@ -141,14 +141,7 @@ def cuda_device() -> int:
     known = current().device
     if known is not None:
         return known
-    return torch.cuda.current_device() if _torch_has_cuda() else 0
-
-
-@cache
-def _torch_has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
 
 
 @cache

@@ -29,13 +29,13 @@ class Mover:
         self._device = 0
         self._stream = self._event = 0
         self._moves = self._bytes = 0
-        self._ordered: dict[int, int] = {}
 
     def busy(self, driver: Driver) -> bool:
         """Whether what was moved last is still on its way."""
         return bool(self._event) and not driver.event_reached(self._event, self._device)
 
     def move(self, driver: Driver, ranges: Iterable[tuple[int, int]], device: int) -> None:
+        """Kernels this thread queues from now on come after what is moved; nobody waits here."""
         with self._lock:
             self._device = device
             self._stream = self._stream or driver.create_stream(device)
@@ -43,31 +43,18 @@ class Mover:
             whole = merged(ranges)
             driver.prefetch_all(whole, Place(device), self._stream, device)
             driver.record_event(self._event, self._stream, device)
+            driver.wait_for_event(reading_stream(device), self._event, device)
             self._moves += 1
             self._bytes += sum(size for _, size in whole)
 
     def report(self) -> dict[str, int]:
         return {"moves": self._moves, "moved_bytes": self._bytes}
 
-    @property
-    def unordered(self) -> bool:
-        """Whether kernels of this thread could overtake what was moved."""
-        return bool(self._event) and self._ordered.get(reading_stream(self._device)) != self._moves
-
-    def put_behind(self, driver: Driver) -> None:
-        """Kernels this thread queues from now on come after everything moved so far; nobody waits here."""
-        with self._lock:
-            if self._event:
-                stream = reading_stream(self._device)
-                driver.wait_for_event(stream, self._event, self._device)
-                self._ordered[stream] = self._moves
-
     def close(self) -> None:
         """Safe to call again, and when the driver has gone first."""
         driver = load_driver()
         with self._lock:
             event, stream, self._event, self._stream = self._event, self._stream, 0, 0
-            self._ordered.clear()
         if not isinstance(driver, Driver):
             return
         for handle, destroy in ((event, driver.destroy_event), (stream, driver.destroy_stream)):

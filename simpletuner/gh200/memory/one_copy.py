@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -28,6 +29,25 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 def as_seen(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Bytes, wherever they are now, with the type, shape and strides of the tensor they came from."""
     return flat.view(like.dtype).as_strided(like.shape, like.stride())
+
+
+class CudaBytes:
+    """Bytes the GPU can reach, as torch's CUDA importer wants to see them; keeps alive whatever owns them."""
+
+    def __init__(self, owner: Any, pointer: int, size: int) -> None:
+        self._owner = owner
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def cuda_bytes(owner: Any, pointer: int, size: int, device: int) -> torch.Tensor:
+    """A tensor of bytes over that memory, without a copy."""
+    return torch.as_tensor(CudaBytes(owner, pointer, size), device=f"cuda:{device}")
 
 
 class OneCopy:

@@ -14,10 +14,9 @@ from typing import Final, Literal
 
 import torch
 
-from .cuda_bytes import cuda_bytes
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from .limits import memory_limits
-from .one_copy import OneCopy, as_seen
+from .one_copy import OneCopy, as_seen, cuda_bytes
 from .pages import aligned
 
 Way = Literal["managed", "pinned", "hbm", "stock"]
@@ -58,7 +57,7 @@ class Timed:
 
 
 def time_ways(
-    device: int, batch_bytes: int, *, entries: int = 1, ways: Sequence[Way] = WAYS, seconds: float = SECONDS
+    device: int, batch_bytes: int, entries: int = 1, *, ways: Sequence[Way] = WAYS, seconds: float = SECONDS
 ) -> Timed:
     """For a device of CUDA's and a batch of so many bytes: every way in turn, round by round, after one to warm up.
 

@@ -41,9 +41,7 @@ class Advice(IntEnum):
     SET_READ_MOSTLY = 1
     UNSET_READ_MOSTLY = 2
     SET_PREFERRED_LOCATION = 3
-    UNSET_PREFERRED_LOCATION = 4
     SET_ACCESSED_BY = 5
-    UNSET_ACCESSED_BY = 6
 
 
 class DeviceAttribute(IntEnum):

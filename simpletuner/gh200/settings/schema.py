@@ -75,8 +75,8 @@ class CacheConfig(ConfigBlock):
     placement: PlacementName = Field(
         "auto",
         description="Where held latents live: views of managed memory, plain RAM with one pinned copy a batch, or copies "
-        "in the GPU's own memory as far as training leaves room. auto: the fastest by a measurement of two seconds, "
-        "remembered per machine and driver. Same bits each way.",
+        "in the GPU's own memory as far as training leaves room. auto: the fastest by a measurement of two seconds "
+        "at each start. Same bits each way.",
     )
     prefetch: bool = Field(
         True,
