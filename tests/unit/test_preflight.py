@@ -125,7 +125,7 @@ def test_preflight_refuses_keys_that_stop_upstream_together() -> None:
 
 
 def test_preflight_finds_a_typo_in_a_dataset() -> None:
-    entry = {"id": "a", "repeat": 3, "instance_data_dirs": "x", "my_own_note": 1}
+    entry = {"id": "a", "repeat": 3, "instance_data_dirs": "x", "my_own_note": 1, "disable": False}
     found = [problem.path for problem in dataset_key_problems([entry], job_lab.upstream())]
     assert found == ["datasets[0].repeat", "datasets[0].instance_data_dirs"]
 

@@ -37,7 +37,7 @@ def preflight(
     report, config = Report(str(path)), with_examples(config)
     upstream, why = upstream_record(read and keys, say)
     if upstream is None and keys:
-        report.add("not checked", f"upstream's keys: {why}")
+        report.add("not_checked", f"upstream's keys: {why}")
     elif upstream is not None and keys:
         problems, notes = key_problems(config, upstream)
         report.problem([*problems, *combination_problems(config, upstream)])
@@ -140,7 +140,7 @@ def _size(
     family = (upstream.families if upstream else {}).get(str(config.get("model_family", "")).lower(), {})
     weights = weights_of(Path(model_of(config, upstream) or "").expanduser(), str(family.get("subfolder") or "unet"))
     if weights is None:
-        report.add("not checked", "memory of the model: its weights are not in a local folder")
+        report.add("not_checked", "memory of the model: its weights are not in a local folder")
     else:
         memory, count = memory_of(weights, config), checkpoints_of(config, length.steps)
         _memory(report, memory, config, gpu)
@@ -149,7 +149,7 @@ def _size(
         disk.append(f"{count} checkpoints about {gb(size)}")
         if free is not None and size > free:
             text = f"output_dir: {count} checkpoints take about {gb(size)}, the disk has {gb(free)} free; "
-            report.add("problem", f"{text}lower checkpoints_total_limit, or use another disk")
+            report.add("problems", f"{text}lower checkpoints_total_limit, or use another disk")
     if latents:
         report.tell("disk", ", ".join(disk))
 

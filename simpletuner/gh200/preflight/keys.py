@@ -18,7 +18,7 @@ _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DATASET_KEYS = (
     "instance_data_dir", "dataset_type", "caption_strategy", "instance_prompt", "metadata_backend", "repeats", "resolution",
     "resolution_type", "minimum_image_size", "maximum_image_size", "crop", "crop_style", "crop_aspect",
-    "crop_aspect_buckets", "cache_dir_vae", "cache_dir", "probability", "disabled", "train_batch_size",
+    "crop_aspect_buckets", "cache_dir_vae", "cache_dir", "probability", "disabled", "disable", "train_batch_size",
 )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def combination_problems(config: Mapping[str, Any], upstream: Upstream) -> Itera
 
 def dataset_key_problems(entries: list[Mapping[str, Any]], upstream: Upstream) -> Iterator[Problem]:
     """Only near misses: upstream ignores a key it does not know, and has many that are written down nowhere."""
-    known = {*upstream.dataset_keys, *upstream.keys, *_DATASET_KEYS}
+    known = {*upstream.keys, *_DATASET_KEYS}
     for index, entry in enumerate(entries):
         for key in entry:
             hint = nearest(str(key), _DATASET_KEYS, 0.85)

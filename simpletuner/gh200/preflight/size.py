@@ -85,7 +85,7 @@ def gpu_memory(environ: Mapping[str, str]) -> int:
 
 
 def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Kind | None, str]:
-    """("problem" or "warning", what is missing on the GPU), or nothing. Weights alone are certain, the rest is an estimate."""
+    """("problems" or "warnings", what is missing on the GPU), or nothing. Weights alone are certain, the rest is an estimate."""
     if not gpu or memory.known <= gpu or any(_is_set(config.get(key)) for key in _ELSEWHERE):
         return None, ""
     block = config.get("gh200_optimizations")
@@ -95,7 +95,7 @@ def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Ki
     certain = memory.weights > gpu
     need = memory.weights if certain else memory.known
     return (
-        "problem" if certain else "warning",
+        "problems" if certain else "warnings",
         f"the {'weights' if certain else 'weights, gradients and optimizer'} take about {gb(need)}, the GPU has "
         f'{gb(gpu)}; set "gh200_optimizations.managed_memory" to "all", base_model_precision to a smaller one, '
         'or model_type to "lora"',
