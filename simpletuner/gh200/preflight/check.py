@@ -45,7 +45,7 @@ def preflight(
     facts = read_config(path, config, processes, environ)
     report.problem([*facts.problems, *facts.missing, *([facts.ramp_problem] if facts.ramp_problem else [])])
     report.notes += [*facts.notes, *facts.ramp_notes]
-    entries = dataset_entries(config)
+    entries, _ = dataset_entries(config)
     if upstream is not None:
         report.problem(dataset_key_problems(entries, upstream))
     _sources(report, config, upstream, environ)

@@ -58,18 +58,14 @@ def _missing(given: set[str], config: Mapping[str, Any], upstream: Upstream) -> 
 
 def _value_problems(name: str, found: str, value: object, upstream: Upstream) -> list[Problem]:
     """As upstream turns a value into an argument: lists one by one, true alone, false and nothing at all."""
+    if found in upstream.nested and isinstance(value, (Mapping, list, tuple)):
+        return []
     if isinstance(value, Mapping):
-        if found in upstream.nested:
-            return []
         return [
             Problem(name, "a block of keys, which upstream drops without a word; give it as JSON text or a file name")
         ]
     if isinstance(value, (list, tuple)):
-        return (
-            []
-            if found in upstream.nested
-            else [problem for item in value for problem in _value_problems(name, found, item, upstream)]
-        )
+        return [problem for item in value for problem in _value_problems(name, found, item, upstream)]
     known = upstream.keys[found]
     text = str(value).strip()
     if isinstance(value, str) and (not text or text.lower() == "false"):

@@ -114,12 +114,8 @@ def _folder_problems(
     known = (upstream.families if upstream else {}).get(family, {})
     part = folder / str(known.get("subfolder") or "")
     if index is None and not (folder / "config.json").is_file() and not part.is_dir():
-        yield (
-            "problems",
-            Problem(
-                MODEL, f"{named} holds no model: neither model_index.json nor {known.get('subfolder') or 'config.json'}"
-            ),
-        )
+        wanted = known.get("subfolder") or "config.json"
+        yield "problems", Problem(MODEL, f"{named} holds no model: neither model_index.json nor {wanted}")
     elif index and upstream and known and index not in known.get("pipelines", ()):
         others = families_of(index, upstream)
         if others and family not in others:

@@ -1,14 +1,14 @@
-"""What features say about themselves, as parts of a record: each source alone, so that one that fails takes no other along."""
+"""What features say about themselves, as parts of a record."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..memory.limits import memory_limits
 from ..memory.process import process_memory
-from ..run import MANAGED_MEMORY, STAGED, UNIFIED_MEMORY, Run
+from ..run import MANAGED_MEMORY, STAGED, UNIFIED_MEMORY
 from .record import Caches, Copies, Dataset, Host, Managed
 
 Reports = Mapping[str, dict[str, Any]]
@@ -17,22 +17,11 @@ _CACHES = "caches"
 _BESIDES = ("counts", "adaptive_prefetch", "bytes_resident")
 
 
-def reports(run: Run, problem: Callable[[str, str], None]) -> Reports:
-    """What every feature measured up to now, by its title."""
-    found = {}
-    for title, source in tuple(run.measured.items()):
-        try:
-            found[title] = source()
-        except Exception as error:
-            problem(title, f"{type(error).__name__}: {error}")
-    return found
-
-
 def parts(told: Reports) -> dict[str, Any]:
     """The parts of a record that come from reports."""
     unified, pools = told.get(UNIFIED_MEMORY, {}), told.get(MANAGED_MEMORY, {})
     caches = unified.get(_CACHES) or {}
-    found: dict[str, Any] = {
+    return {
         "datasets": {
             title.removeprefix(STAGED): Dataset(bytes=values["bytes in RAM"], files=values["files"])
             for title, values in told.items()
@@ -41,11 +30,9 @@ def parts(told: Reports) -> dict[str, Any]:
         "hints": unified.get("hints", {}),
         "managed": _managed(caches, pools),
         "more": _more(told, caches),
+        "caches": _caches(caches) if "entries" in caches else None,
+        "copies": _copies(unified.get("copies", {}), caches),
     }
-    if "entries" in caches:
-        found["caches"] = _caches(caches)
-    found["copies"] = _copies(unified.get("copies", {}), caches)
-    return found
 
 
 def _copies(moved: Mapping[str, int], caches: Mapping[str, Any]) -> Copies | None:
