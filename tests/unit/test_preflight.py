@@ -167,18 +167,6 @@ def test_preflight_uses_the_buckets_upstream_kept(tmp_path: Path) -> None:
     assert found is not None and found.buckets == {"1.0": 2, "9.0": 2}
 
 
-def test_preflight_names_what_upstream_keeps_of_an_earlier_start(tmp_path: Path) -> None:
-    made = config(tmp_path, [(64, 64)] * 4)
-    images = tmp_path / "images"
-    record: dict[str, Any] = {"aspect_ratio_bucket_indices": {"1.0": [str(images / "000.png")]}}
-    kept = images / "aspect_ratio_bucket_indices_one.json"
-    kept.write_text(json.dumps(record | {"config": {"resolution": 0.004096, "resolution_type": "area", "crop": False}}))
-    assert not check.preflight(Path("job.json"), made, 1, {}).warnings
-    made["datasets"][0] |= {"resolution": 128, "crop": True}
-    (warning,) = check.preflight(Path("job.json"), made, 1, {}).warnings
-    assert 'dataset "one": resolution, crop differs from that of an earlier start' in warning
-
-
 def test_preflight_does_not_open_more_pictures_than_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = config(tmp_path, [(64, 64)] * 3)
     monkeypatch.setattr("simpletuner.gh200.preflight.samples.MOST_UNKNOWN", 2)

@@ -103,11 +103,6 @@ def _buckets(report: Report, found: list[Samples], window: Window, config: Mappi
         if item.left_out:
             named = some(f"{name} {why}" for name, why in item.left_out.items())
             report.warnings.append(f'dataset "{item.id}": {len(item.left_out)} pictures cannot be used: {named}')
-        if item.changed:
-            report.warnings.append(
-                f'dataset "{item.id}": {", ".join(item.changed)} differs from that of an earlier start, and upstream goes on '
-                "with the earlier one; give the dataset another id and another cache_dir_vae"
-            )
         if item.namesakes:
             report.warnings.append(
                 f'dataset "{item.id}": upstream keeps one latent for pictures whose names differ in the suffix only, so '
