@@ -254,8 +254,9 @@ def test_preflight_lets_one_run_at_a_time_into_an_output_folder(
         claim_output(str(output), {"RANK": "1"})()
         path = tmp_path / "job.json"
         path.write_text(json.dumps(config(tmp_path, [(64, 64)] * 3, output_dir=str(output), cache_config={})))
+        monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(path)])
         with pytest.raises(SystemExit) as ended:
-            start.check_command_line(["--config", str(path)])
+            start.take_config_flag()
         assert ended.value.code == 2
         said = capsys.readouterr().err
         assert "Another run is at work in this output folder." in said and "Traceback" not in said
@@ -309,8 +310,9 @@ def test_a_training_that_cannot_work_ends_in_preflight_without_a_traceback(
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     path = tmp_path / "job.json"
     path.write_text(json.dumps(config(tmp_path, [(64, 64)] * 3, optimizer="adamww")))
+    monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(path), "--train_batch_size=many"])
     with pytest.raises(SystemExit) as ended:
-        start.check_command_line(["--config", str(path), "--train_batch_size=many"])
+        start.take_config_flag()
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert "adamww" in said and '"many"' in said and "Traceback" not in said

@@ -142,16 +142,13 @@ class Weights:
 
     trained: int = 0
     adapted: int = 0
-    text_encoders: int = 0
-    vae: int = 0
 
 
 def weights_of(folder: Path, subfolder: str) -> Weights | None:
     if not folder.is_dir() or not (folder / subfolder).is_dir():
         return None
     trained, adapted = _parameters(folder / subfolder)
-    encoders = sum(_parameters(part)[0] for part in sorted(folder.glob("text_encoder*")) if part.is_dir())
-    return Weights(trained, adapted, encoders, _parameters(folder / "vae")[0]) if trained else None
+    return Weights(trained, adapted) if trained else None
 
 
 def _parameters(folder: Path) -> tuple[int, int]:

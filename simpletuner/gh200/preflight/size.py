@@ -26,13 +26,9 @@ _UNSET = ("", "none", "false", "no", "off", "0", "0.0")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the device; what a forward pass needs beside them is not known beforehand.
-
-    `aside` is what leaves it once the caches are made: VAE and text encoders.
-    """
+    """Bytes on the device; what a forward pass needs beside them is not known beforehand."""
 
     weights: int
-    aside: int
     gradients: int
     optimizer: int
     checkpoint: int
@@ -64,7 +60,6 @@ def memory_of(weights: Weights, config: Mapping[str, Any]) -> Memory:
     ema = trained * _HALF if truth(config.get("use_ema")) else 0
     return Memory(
         weights=base + (held if lora else 0),
-        aside=(weights.vae + weights.text_encoders) * _HALF,
         gradients=held,
         optimizer=trained * state + ema,
         checkpoint=held + trained * state + ema,
