@@ -245,7 +245,7 @@ COMMANDS: dict[str, How] = {
     ),
     "python -m simpletuner.gh200.watch OUTPUT_DIR": Elsewhere("tests/unit/test_watch.py", "gh200.watch"),
     "python -m simpletuner.gh200.watch jobs/first/output": Elsewhere(
-        "tests/unit/test_watch.py::test_watch_refreshes_in_a_terminal_and_ends_well", "--every"
+        "tests/unit/test_watch.py::test_watch_refreshes_in_a_terminal_and_ends_well", "in_terminal"
     ),
     "python -m simpletuner.gh200.watch --once --json jobs/first/output": Elsewhere(
         "tests/unit/test_watch.py::test_watch_once_as_json_for_scripts_without_torch", "--json"

@@ -37,7 +37,7 @@ Each rank appends to `OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, a JSON object per
 ## A page in the terminal
 
 ```bash
-python -m simpletuner.gh200.watch jobs/first/output                # refreshes every 2 seconds, --every changes that
+python -m simpletuner.gh200.watch jobs/first/output                # refreshes every 2 seconds
 python -m simpletuner.gh200.watch --once --json jobs/first/output  # for scripts
 ```
 

@@ -34,12 +34,11 @@ NOT_REGULAR = "is not a regular file"
 
 
 class Header(NamedTuple):
-    """What is known of an image; without a size, `problem` says why. `deep`: more than 8 bits a channel."""
+    """What is known of an image; without a size, `problem` says why."""
 
     size: Size | None
     format: str | None
     problem: str | None
-    deep: bool = False
 
 
 def header(path: str) -> Header:
@@ -81,13 +80,12 @@ def _by_pillow(file: IO[bytes]) -> Header:
         file.seek(0)
         with _pillow().open(file) as image:
             size, kind = image.size, image.format
-            deep = image.mode.startswith(("I", "F")) or (kind == "PNG" and ";16" in str(image.tile[0]))
             turned = _exif(image, file).get(_ORIENTATION) in _TURNED
     except Exception as error:  # Pillow's readers raise whatever a damaged file makes of them
         return Header(None, None, _problem(error))
     if not size[0] or not size[1]:
         return Header(None, kind, "has a side of no length")
-    return Header((size[1], size[0]) if turned else size, kind, None, deep)
+    return Header((size[1], size[0]) if turned else size, kind, None)
 
 
 def _plain_jpeg(start: bytes) -> Size | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import subprocess
@@ -14,6 +15,7 @@ import tiny
 from gh200_lab.place import environment
 from simpletuner.gh200.preflight.buckets import rules_of
 from simpletuner.gh200.preflight.check import preflight
+from simpletuner.gh200.preflight.keys import dataset_key_problems
 from simpletuner.gh200.preflight.upstream import package_of_upstream, place_of_record, upstream_record
 from simpletuner.gh200.settings.blocks import loaded_config
 
@@ -54,6 +56,15 @@ def test_preflight_accepts_every_key_of_upstreams_examples(monkeypatch: pytest.M
         if found := [text for text in found if "No such file" not in text]:
             wrong[path.parent.name] = found
     assert not wrong and seen > 50
+
+
+def test_preflight_takes_no_field_of_upstreams_datasets_for_a_typo() -> None:
+    known, why = upstream_record(False, lambda text: None)
+    assert known is not None, why
+    sources = (tiny.FORK / "simpletuner/helpers/data_backend/config").glob("*.py")
+    nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    fields = {node.target.id for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    assert len(fields) > 50 and not list(dataset_key_problems([dict.fromkeys(fields, 1)], known))
 
 
 @pytest.mark.slow(reason="compares 18,000 buckets in a cold process")

@@ -58,9 +58,7 @@ def upstream() -> Upstream:
         },
     }
     precision = {"adamw_bf16": "bf16", "torch-adamw": "any"}
-    return Upstream(
-        keys, frozenset({"validation_steps"}), frozenset({"tread_config"}), precision, frozenset({"id"}), families
-    )
+    return Upstream(keys, frozenset({"validation_steps"}), frozenset({"tread_config"}), precision, families)
 
 
 def picture(

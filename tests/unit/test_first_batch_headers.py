@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import os
 import random
-import struct
 import subprocess
 import sys
 import warnings
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -117,15 +115,6 @@ def test_headers_of_a_png_with_its_orientation_behind_the_pixels() -> None:
     place, end = data.index(b"eXIf") - 4, data.index(b"IDAT") - 4
     moved = data[:place] + data[end:-12] + data[place:end] + data[-12:]
     assert ours(moved) == by_pil(moved) == ((20, 30), "PNG")
-
-
-def test_headers_of_deep_pictures_say_so() -> None:
-    header = struct.pack(">IIBBBBB", 4, 3, 16, 2, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(bytes(3 * (1 + 4 * 6)))), (b"IEND", b"")]
-    data = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    )
-    assert headers.header_of_bytes(data) == headers.Header((4, 3), "PNG", None, deep=True)
 
 
 def test_headers_of_rotten_pictures_are_what_pil_says() -> None:

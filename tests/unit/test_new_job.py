@@ -65,12 +65,11 @@ def test_new_job_keeps_the_three_shapes_of_forty_pictures(tmp_path: Path) -> Non
     assert config["max_train_steps"] == 500
 
 
-def test_new_job_cuts_sixty_shapes_to_a_few(tmp_path: Path) -> None:
+def test_new_job_keeps_sixty_shapes_and_repeats_all_pictures(tmp_path: Path) -> None:
     sizes = [(256 + 8 * (number % 60), 512) for number in range(240)]
     config = made(job_lab.pictures(tmp_path / "images", sizes), "--resolution", "512", "--effective-batch", "512")
     entry = config["datasets"][0]
-    assert entry["crop"] and entry["crop_aspect"] == "closest" and 1 <= len(entry["crop_aspect_buckets"]) <= 8
-    assert all(isinstance(aspect, float) for aspect in entry["crop_aspect_buckets"])
+    assert not entry["crop"] and "crop_aspect_buckets" not in entry and entry["repeats"] > 9
 
 
 def test_new_job_without_captions_uses_one_sentence(tmp_path: Path) -> None:
@@ -101,7 +100,6 @@ def test_new_job_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: 
         "cut.jpg is damaged",
     ):
         assert f"left out: {words}" in said
-    assert "deep.png has 16 bits" in said and "moving.gif is a GIF" in said
     linked = {path.name for path in (tmp_path / entry["instance_data_dir"]).iterdir() if path.suffix != ".txt"}
     assert linked == {"000.png", "001.png", "002.png", "003.png", "ink.jpg", "deep.png", "moving.gif"}
     assert (tmp_path / entry["instance_data_dir"] / "ink.txt").read_text() == "ink"

@@ -125,7 +125,7 @@ def test_preflight_refuses_keys_that_stop_upstream_together() -> None:
 
 
 def test_preflight_finds_a_typo_in_a_dataset() -> None:
-    entry = {"id": "a", "repeat": 3, "instance_data_dirs": "x", "my_own_note": 1}
+    entry = {"id": "a", "repeat": 3, "instance_data_dirs": "x", "my_own_note": 1, "disable": False}
     found = [problem.path for problem in dataset_key_problems([entry], job_lab.upstream())]
     assert found == ["datasets[0].repeat", "datasets[0].instance_data_dirs"]
 
@@ -165,18 +165,6 @@ def test_preflight_uses_the_buckets_upstream_kept(tmp_path: Path) -> None:
     (images / "aspect_ratio_bucket_indices_one.json").write_text(json.dumps({"aspect_ratio_bucket_indices": kept}))
     found = samples_of(made["datasets"][0], 0, made)
     assert found is not None and found.buckets == {"1.0": 2, "9.0": 2}
-
-
-def test_preflight_names_what_upstream_keeps_of_an_earlier_start(tmp_path: Path) -> None:
-    made = config(tmp_path, [(64, 64)] * 4)
-    images = tmp_path / "images"
-    record: dict[str, Any] = {"aspect_ratio_bucket_indices": {"1.0": [str(images / "000.png")]}}
-    kept = images / "aspect_ratio_bucket_indices_one.json"
-    kept.write_text(json.dumps(record | {"config": {"resolution": 0.004096, "resolution_type": "area", "crop": False}}))
-    assert not check.preflight(Path("job.json"), made, 1, {}).warnings
-    made["datasets"][0] |= {"resolution": 128, "crop": True}
-    (warning,) = check.preflight(Path("job.json"), made, 1, {}).warnings
-    assert 'dataset "one": resolution, crop differs from that of an earlier start' in warning
 
 
 def test_preflight_does_not_open_more_pictures_than_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,8 +254,9 @@ def test_preflight_lets_one_run_at_a_time_into_an_output_folder(
         claim_output(str(output), {"RANK": "1"})()
         path = tmp_path / "job.json"
         path.write_text(json.dumps(config(tmp_path, [(64, 64)] * 3, output_dir=str(output), cache_config={})))
+        monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(path)])
         with pytest.raises(SystemExit) as ended:
-            start.check_command_line(["--config", str(path)])
+            start.take_config_flag()
         assert ended.value.code == 2
         said = capsys.readouterr().err
         assert "Another run is at work in this output folder." in said and "Traceback" not in said
@@ -321,8 +310,9 @@ def test_a_training_that_cannot_work_ends_in_preflight_without_a_traceback(
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     path = tmp_path / "job.json"
     path.write_text(json.dumps(config(tmp_path, [(64, 64)] * 3, optimizer="adamww")))
+    monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(path), "--train_batch_size=many"])
     with pytest.raises(SystemExit) as ended:
-        start.check_command_line(["--config", str(path), "--train_batch_size=many"])
+        start.take_config_flag()
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert "adamww" in said and '"many"' in said and "Traceback" not in said

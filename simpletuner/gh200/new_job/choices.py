@@ -77,7 +77,7 @@ def choose(folder: Folder, data: Path, model: Model, machine: Machine, wishes: W
         "model": f"{config['pretrained_model_name_or_path']}, family {model.family} ({model.why}), "
         f"VAE {'its own' if model.vae == model.name else config['pretrained_vae_model_name_or_path']}",
         "resolution": f"{resolution}, by area ({'--resolution' if wishes.resolution else edge_why})",
-        "buckets": f"{_shown(buckets.counts)}: {buckets.why}",
+        "buckets": f"{_shown(buckets.counts)}: no picture is cut to another shape",
         "batch": _batch_words(batch_size, window, buckets, wishes),
         "length": f"{steps} steps ({'--steps' if wishes.steps else 'about 40 looks at every picture, 500 to 5000'})",
         "memory": _memory_words(config, machine),
@@ -170,13 +170,11 @@ def _datasets(
         "resolution": resolution,
         "resolution_type": "pixel_area",
         "minimum_image_size": 0,
-        "crop": bool(buckets.aspects),
+        "crop": False,
         "repeats": buckets.repeats,
     }
     if not captioned:
         images["instance_prompt"] = wishes.caption or folder.root.resolve().name.replace("_", " ")
-    if buckets.aspects:
-        images |= {"crop_aspect": "closest", "crop_style": "center", "crop_aspect_buckets": list(buckets.aspects)}
     if staged:
         images["in_memory"] = {"compression": "lz4", "memory_limit_gb": limit}
     text = {

@@ -172,8 +172,6 @@ def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
         print(f"  left out: {name} {why}")
     for name in left:
         print(f"  left out: {name} {folder.unread.get(name, 'has no caption')}; --caption TEXT gives it one")
-    for note in folder.notes:
-        print(f"  note: {note}")
     if why_links:
         print(f"  trained from links in {job.config['datasets'][0]['instance_data_dir']}: {why_links}")
     for what, why in job.said.items():

@@ -31,7 +31,6 @@ class Folder:
     captions: Mapping[str, str] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
     bytes: int = 0
 
     @property
@@ -58,7 +57,6 @@ def look_at(root: Path) -> Folder:
         _as_text(os.path.relpath(path, listing.root)): f"cannot be read:{why}"
         for path, _, why in (problem.rpartition(":") for problem in listing.problems)
     }
-    notes: list[str] = []
     used: dict[str, str] = {}
     for name in names:
         stem, suffix = os.path.splitext(name)
@@ -69,7 +67,7 @@ def look_at(root: Path) -> Folder:
                 f"differs from {used[stem]} in the suffix only; upstream keeps one latent for both: rename it"
             )
         elif suffix.lower() in suffixes:
-            _sort_in(root, name, sizes, unusable, notes)
+            _sort_in(root, name, sizes, unusable)
             used |= {stem: name} if name in sizes else {}
     if not sizes:
         raise GH200Error(
@@ -80,7 +78,7 @@ def look_at(root: Path) -> Folder:
             fix="name a folder with JPEG, PNG or WebP files",
         )
     size = sum(file.size for file in listing.files)
-    return Folder(root, tuple(names), sizes, unusable=unusable, notes=tuple(notes), bytes=size)
+    return Folder(root, tuple(names), sizes, unusable=unusable, bytes=size)
 
 
 def _refused(name: str, suffix: str, suffixes: Collection[str]) -> str:
@@ -92,18 +90,14 @@ def _refused(name: str, suffix: str, suffixes: Collection[str]) -> str:
     return "has a name that is not UTF-8; rename it" if suffix in suffixes and not _is_text(name) else ""
 
 
-def _sort_in(root: Path, name: str, sizes: dict[str, Size], unusable: dict[str, str], notes: list[str]) -> None:
+def _sort_in(root: Path, name: str, sizes: dict[str, Size], unusable: dict[str, str]) -> None:
     path = root / name
     found = header(os.fspath(path))
     problem = found.problem or _unfit(found) or _damage(path)
     if problem or found.size is None:
         unusable[name] = problem
-        return
-    sizes[name] = found.size
-    if found.deep:
-        notes.append(f"{name} has 16 bits a channel; upstream trains on 8")
-    elif found.format == "GIF":
-        notes.append(f"{name} is a GIF; its first frame is used")
+    else:
+        sizes[name] = found.size
 
 
 def _unfit(found: Header) -> str:

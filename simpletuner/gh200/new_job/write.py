@@ -43,14 +43,17 @@ def free_name(root: Path, wanted: str | None, folder: Path) -> str:
             raise NameTaken(root / JOBS / wanted)
         return wanted
     base = re.sub(r"[^\w.-]+", "-", folder.resolve().name).strip("-.") or "job"
-    names: Iterator[str] = (base if number == 1 else f"{base}-{number}" for number in range(1, 10_000))
-    return next(name for name in names if not os.path.lexists(root / JOBS / name))
+    return next(name for name in _numbered(base) if not os.path.lexists(root / JOBS / name))
 
 
 def free_id(data: Path, name: str) -> str:
     """Upstream would go on with the resolution and the buckets of an earlier job of that name."""
-    ways = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
-    return next(way for way in ways if not os.path.exists(record_path(data, way)))
+    return next(way for way in _numbered(name) if not os.path.exists(record_path(data, way)))
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}-{number}" for number in itertools.count(2))
 
 
 def needs_links(folder: Folder, captions_from: str) -> str:

@@ -37,7 +37,7 @@ def preflight(
     report, config = Report(str(path)), with_examples(config)
     upstream, why = upstream_record(read and keys, say)
     if upstream is None and keys:
-        report.add("not checked", f"upstream's keys: {why}")
+        report.add("not_checked", f"upstream's keys: {why}")
     elif upstream is not None and keys:
         problems, notes = key_problems(config, upstream)
         report.problem([*problems, *combination_problems(config, upstream)])
@@ -45,7 +45,7 @@ def preflight(
     facts = read_config(path, config, processes, environ)
     report.problem([*facts.problems, *facts.missing, *([facts.ramp_problem] if facts.ramp_problem else [])])
     report.notes += [*facts.notes, *facts.ramp_notes]
-    entries = dataset_entries(config)
+    entries, _ = dataset_entries(config)
     if upstream is not None:
         report.problem(dataset_key_problems(entries, upstream))
     _sources(report, config, upstream, environ)
@@ -103,11 +103,6 @@ def _buckets(report: Report, found: list[Samples], window: Window, config: Mappi
         if item.left_out:
             named = some(f"{name} {why}" for name, why in item.left_out.items())
             report.warnings.append(f'dataset "{item.id}": {len(item.left_out)} pictures cannot be used: {named}')
-        if item.changed:
-            report.warnings.append(
-                f'dataset "{item.id}": {", ".join(item.changed)} differs from that of an earlier start, and upstream goes on '
-                "with the earlier one; give the dataset another id and another cache_dir_vae"
-            )
         if item.namesakes:
             report.warnings.append(
                 f'dataset "{item.id}": upstream keeps one latent for pictures whose names differ in the suffix only, so '
@@ -140,7 +135,7 @@ def _size(
     family = (upstream.families if upstream else {}).get(str(config.get("model_family", "")).lower(), {})
     weights = weights_of(Path(model_of(config, upstream) or "").expanduser(), str(family.get("subfolder") or "unet"))
     if weights is None:
-        report.add("not checked", "memory of the model: its weights are not in a local folder")
+        report.add("not_checked", "memory of the model: its weights are not in a local folder")
     else:
         memory, count = memory_of(weights, config), checkpoints_of(config, length.steps)
         _memory(report, memory, config, gpu)
@@ -149,7 +144,7 @@ def _size(
         disk.append(f"{count} checkpoints about {gb(size)}")
         if free is not None and size > free:
             text = f"output_dir: {count} checkpoints take about {gb(size)}, the disk has {gb(free)} free; "
-            report.add("problem", f"{text}lower checkpoints_total_limit, or use another disk")
+            report.add("problems", f"{text}lower checkpoints_total_limit, or use another disk")
     if latents:
         report.tell("disk", ", ".join(disk))
 

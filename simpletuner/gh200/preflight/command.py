@@ -53,8 +53,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     text = json.dumps(report.as_json(), indent=1, ensure_ascii=False) if options.json else "\n".join(report.lines())
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        sys.stderr.close()
+    print(text, flush=True)
     return 2 if report.problems else 0

@@ -72,7 +72,7 @@ class Config:
 
 def read_config(path: Path, config: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
     """`config` is the file as a run gets it (`settings.blocks.loaded_config`)."""
-    entries, missing = _entries(config)
+    entries, missing = dataset_entries(config)
     datasets = tuple(_dataset(entry) for entry in entries if entry.get("instance_data_dir"))
     settings, problems = judge_config(config, environ)
     ramp, ramp_problem = judge_ramp(settings, config, processes)
@@ -89,11 +89,6 @@ def read_config(path: Path, config: Mapping[str, Any], processes: int, environ: 
         ramp_problem=ramp_problem,
         processes=processes,
     )
-
-
-def dataset_entries(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The datasets that are in use, wherever they are written."""
-    return _entries(config)[0]
 
 
 def staging_problems(staged: list[Dataset], room: int) -> tuple[list[str], bool]:
@@ -120,8 +115,8 @@ def gb(size: int | None) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 10**9 else f"{size / 1e6:.1f} MB"
 
 
-def _entries(config: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The datasets, wherever they are written; what is no block of keys is the settings' business."""
+def dataset_entries(config: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The datasets in use, wherever they are written, and what is missing; what is no block of keys is the settings' business."""
     found, missing = config.get("datasets"), []
     older, file = config.get("data_backend"), config.get(DATASETS_FILE_KEY)
     if found is None and isinstance(older, Mapping):

@@ -18,7 +18,7 @@ _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DATASET_KEYS = (
     "instance_data_dir", "dataset_type", "caption_strategy", "instance_prompt", "metadata_backend", "repeats", "resolution",
     "resolution_type", "minimum_image_size", "maximum_image_size", "crop", "crop_style", "crop_aspect",
-    "crop_aspect_buckets", "cache_dir_vae", "cache_dir", "probability", "disabled", "train_batch_size",
+    "crop_aspect_buckets", "cache_dir_vae", "cache_dir", "probability", "disabled", "disable", "train_batch_size",
 )  # fmt: skip
 
 
@@ -58,18 +58,14 @@ def _missing(given: set[str], config: Mapping[str, Any], upstream: Upstream) -> 
 
 def _value_problems(name: str, found: str, value: object, upstream: Upstream) -> list[Problem]:
     """As upstream turns a value into an argument: lists one by one, true alone, false and nothing at all."""
+    if found in upstream.nested and isinstance(value, (Mapping, list, tuple)):
+        return []
     if isinstance(value, Mapping):
-        if found in upstream.nested:
-            return []
         return [
             Problem(name, "a block of keys, which upstream drops without a word; give it as JSON text or a file name")
         ]
     if isinstance(value, (list, tuple)):
-        return (
-            []
-            if found in upstream.nested
-            else [problem for item in value for problem in _value_problems(name, found, item, upstream)]
-        )
+        return [problem for item in value for problem in _value_problems(name, found, item, upstream)]
     known = upstream.keys[found]
     text = str(value).strip()
     if isinstance(value, str) and (not text or text.lower() == "false"):
@@ -142,7 +138,7 @@ def combination_problems(config: Mapping[str, Any], upstream: Upstream) -> Itera
 
 def dataset_key_problems(entries: list[Mapping[str, Any]], upstream: Upstream) -> Iterator[Problem]:
     """Only near misses: upstream ignores a key it does not know, and has many that are written down nowhere."""
-    known = {*upstream.dataset_keys, *upstream.keys, *_DATASET_KEYS}
+    known = {*upstream.keys, *_DATASET_KEYS}
     for index, entry in enumerate(entries):
         for key in entry:
             hint = nearest(str(key), _DATASET_KEYS, 0.85)

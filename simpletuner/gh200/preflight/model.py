@@ -80,7 +80,7 @@ def vae_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None:
 def source_problems(
     config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[Kind, Problem | str]]:
-    """("problem", Problem), or ("note" or "warning", a sentence)."""
+    """("problems", Problem), or ("notes" or "warnings", a sentence)."""
     offline = environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     model, vae = model_of(config, upstream), vae_of(config, upstream)
     for key, name in ((MODEL, model), (VAE, vae)):
@@ -89,15 +89,18 @@ def source_problems(
         source = find(name, environ)
         said = key if config.get(key) else f"{key} (not set, upstream's default)"
         if source.where == "missing":
-            yield "problem", Problem(said, f"{name} does not exist; name a folder that does, or a model of the hub")
+            yield "problems", Problem(said, f"{name} does not exist; name a folder that does, or a model of the hub")
         elif source.where == "hub" and offline:
-            yield "problem", Problem(said, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids the download")
+            yield (
+                "problems",
+                Problem(said, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids the download"),
+            )
         elif source.where == "hub" and key == VAE and model and find(model, environ).where in ("folder", "file"):
             own = Path(model).expanduser() / "vae"
             fix = f'; set "{VAE}" to "{model}" to use its own' if own.is_dir() else ""
-            yield "warning", f"the model is local, but the VAE {name} would be downloaded from huggingface.co{fix}"
+            yield "warnings", f"the model is local, but the VAE {name} would be downloaded from huggingface.co{fix}"
         elif source.where == "hub":
-            yield "note", f"{said}: {source.told}"
+            yield "notes", f"{said}: {source.told}"
     if model and (Path(model).expanduser()).is_dir():
         yield from _folder_problems(Path(model).expanduser(), config, upstream)
 
@@ -111,19 +114,15 @@ def _folder_problems(
     known = (upstream.families if upstream else {}).get(family, {})
     part = folder / str(known.get("subfolder") or "")
     if index is None and not (folder / "config.json").is_file() and not part.is_dir():
-        yield (
-            "problem",
-            Problem(
-                MODEL, f"{named} holds no model: neither model_index.json nor {known.get('subfolder') or 'config.json'}"
-            ),
-        )
+        wanted = known.get("subfolder") or "config.json"
+        yield "problems", Problem(MODEL, f"{named} holds no model: neither model_index.json nor {wanted}")
     elif index and upstream and known and index not in known.get("pipelines", ()):
         others = families_of(index, upstream)
         if others and family not in others:
-            yield "problem", Problem("model_family", f'"{family}", but {named} is a {index}: {" or ".join(others)}')
+            yield "problems", Problem("model_family", f'"{family}", but {named} is a {index}: {" or ".join(others)}')
     own_vae = vae_of(config, upstream) == model_of(config, upstream) and bool(known.get("vae_class"))
     if own_vae and index is not None and not (folder / "vae").is_dir():
-        yield "problem", Problem(VAE, f"{named} has no vae folder; name a VAE of its family")
+        yield "problems", Problem(VAE, f"{named} has no vae folder; name a VAE of its family")
 
 
 def pipeline_of(folder: Path) -> str | None:
@@ -143,16 +142,13 @@ class Weights:
 
     trained: int = 0
     adapted: int = 0
-    text_encoders: int = 0
-    vae: int = 0
 
 
 def weights_of(folder: Path, subfolder: str) -> Weights | None:
     if not folder.is_dir() or not (folder / subfolder).is_dir():
         return None
     trained, adapted = _parameters(folder / subfolder)
-    encoders = sum(_parameters(part)[0] for part in sorted(folder.glob("text_encoder*")) if part.is_dir())
-    return Weights(trained, adapted, encoders, _parameters(folder / "vae")[0]) if trained else None
+    return Weights(trained, adapted) if trained else None
 
 
 def _parameters(folder: Path) -> tuple[int, int]:

@@ -6,7 +6,6 @@ It imports all of upstream, which takes half a minute, so nothing else does: `up
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
 import json
 import sys
@@ -54,17 +53,6 @@ def family_of(model: Any) -> Record:
     }
 
 
-def dataset_keys() -> list[str]:
-    """What the classes upstream reads a dataset entry into call their fields."""
-    found: set[str] = set()
-    for module in ("base", "image", "image_embed", "text_embed"):
-        loaded = importlib.import_module(f"simpletuner.helpers.data_backend.config.{module}")
-        for value in vars(loaded).values():
-            if dataclasses.is_dataclass(value):
-                found |= {field.name for field in dataclasses.fields(value)}
-    return sorted(found)
-
-
 def read() -> Record:
     from simpletuner.gh200.settings.keys import BLOCK_KEYS
     from simpletuner.helpers.configuration.cli_utils import _LEGACY_ARG_HANDLERS
@@ -86,7 +74,6 @@ def read() -> Record:
         "optimizer_precision": {
             name: str((details or {}).get("precision", "any")) for name, details in optimizer_choices.items()
         },
-        "dataset_keys": dataset_keys(),
         "families": _families(),
     }
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..errors import GH200Error
 
-Kind = Literal["problem", "warning", "note", "not checked"]
+Kind = Literal["problems", "warnings", "notes", "not_checked"]
 SHOWN_NAMES = 5
 SHOWN_PROBLEMS = 40
 
@@ -17,7 +17,7 @@ SHOWN_PROBLEMS = 40
 class Report:
     """Collected while the checks run; all problems at once."""
 
-    path: str
+    config: str
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -26,55 +26,39 @@ class Report:
 
     def problem(self, found: Iterable[object]) -> None:
         for item in found:
-            self.add("problem", item)
+            self.add("problems", item)
 
     def add(self, kind: Kind, text: object) -> None:
         """Several checks may find the same."""
-        texts = {
-            "problem": self.problems,
-            "warning": self.warnings,
-            "note": self.notes,
-            "not checked": self.not_checked,
-        }
-        if str(text) not in texts[kind]:
-            texts[kind].append(str(text))
+        texts: list[str] = getattr(self, kind)
+        if str(text) not in texts:
+            texts.append(str(text))
 
     def tell(self, name: str, text: str) -> None:
         """A line for people."""
         self.facts.setdefault("told", {})[name] = text
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "config": self.path,
-            "ok": not self.problems,
-            "problems": self.problems,
-            "warnings": self.warnings,
-            "notes": self.notes,
-            "not_checked": self.not_checked,
-            "facts": self.facts,
-        }
+        return {"config": self.config, "ok": not self.problems, **asdict(self)}
 
     def lines(self) -> list[str]:
         found = [f"  {name:<11} {text}" for name, text in self.facts.get("told", {}).items()]
         for title, items in (("not checked", self.not_checked), ("note", self.notes), ("warning", self.warnings)):
             found += [f"  {title}: {item}" for item in items]
         found += [f"  problem: {item}" for item in self.problems]
-        count = len(self.problems)
-        verdict = "can be started" if not count else f"cannot work: {count} problem{'s' if count > 1 else ''}"
-        return [f"{self.path} {verdict}", *found]
+        verdict = f"cannot work: {many(len(self.problems), 'problem')}" if self.problems else "can be started"
+        return [f"{self.config} {verdict}", *found]
 
 
 class PreflightError(GH200Error):
     """A training that cannot work, stopped before anything is loaded."""
 
     def __init__(self, report: Report) -> None:
-        self.report = report
-        count = "1 problem" if len(report.problems) == 1 else f"{len(report.problems)} problems"
         hidden = len(report.problems) - SHOWN_PROBLEMS
         more = [f"and {hidden} more: python -m simpletuner.gh200.preflight CONFIG names all"] if hidden > 0 else []
         super().__init__(
-            f"This training cannot work: {count}, found before anything is loaded.",
-            where=report.path,
+            f"This training cannot work: {many(len(report.problems), 'problem')}, found before anything is loaded.",
+            where=report.config,
             why="\n".join([*report.problems[:SHOWN_PROBLEMS], *more]),
             fix="correct them in the config; python -m simpletuner.gh200.preflight CONFIG checks it again in seconds. "
             'If preflight is wrong, "gh200_optimizations": {"preflight": false} starts without it, and please report it',

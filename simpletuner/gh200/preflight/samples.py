@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import isclose
 from typing import Any
 
 from PIL import Image
@@ -26,8 +25,7 @@ _RECORD = "aspect_ratio_bucket_indices"
 class Samples:
     """`buckets` has pictures by bucket, without repeats; `unchecked` says why there are none.
 
-    `namesakes` differ from another picture's name in the suffix only; `changed` are keys that upstream's record of an
-    earlier start has with other values.
+    `namesakes` differ from another picture's name in the suffix only.
     """
 
     id: str
@@ -38,7 +36,6 @@ class Samples:
     left_out: Mapping[str, str] = field(default_factory=dict)
     unchecked: str = ""
     namesakes: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
 
     @property
     def per_epoch(self) -> int:
@@ -81,8 +78,7 @@ def _counted(samples: Samples, folder: str, paths: set[str], rules: Rules, suffi
     stems = Counter(os.path.splitext(path)[0] for path in paths)
     namesakes = tuple(sorted(os.path.relpath(path, top) for path in paths if stems[os.path.splitext(path)[0]] > 1))
     counts: Counter[str] = Counter()
-    record, before = _record(record_path(folder, suffix))
-    for bucket, kept in record.items():
+    for bucket, kept in _record(record_path(folder, suffix)).items():
         there = {os.path.abspath(path) for path in kept} & paths
         counts[bucket] += len(there)
         paths = paths - there
@@ -98,8 +94,7 @@ def _counted(samples: Samples, folder: str, paths: set[str], rules: Rules, suffi
         else:
             left_out[os.path.relpath(path, top)] = f"has the aspect ratio {bucket}, outside the limits"
     buckets = {bucket: count for bucket, count in sorted(counts.items()) if count}
-    changed = tuple(_changed(before, rules)) if counts else ()
-    return replace(samples, buckets=buckets, left_out=left_out, namesakes=namesakes, changed=changed)
+    return replace(samples, buckets=buckets, left_out=left_out, namesakes=namesakes)
 
 
 def record_path(folder: str | os.PathLike[str], suffix: str) -> str:
@@ -107,26 +102,10 @@ def record_path(folder: str | os.PathLike[str], suffix: str) -> str:
     return os.path.join(folder, f"{_RECORD}_{suffix}.json")
 
 
-def _record(path: str) -> tuple[Mapping[str, list[str]], Mapping[str, Any]]:
+def _record(path: str) -> Mapping[str, list[str]]:
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
-        buckets = {str(bucket): [str(name) for name in names] for bucket, names in found.get(_RECORD, {}).items()}
-        return buckets, dict(found.get("config") or {})
+        return {str(bucket): [str(name) for name in names] for bucket, names in found.get(_RECORD, {}).items()}
     except (OSError, ValueError, AttributeError, TypeError):
-        return {}, {}
-
-
-def _changed(before: Mapping[str, Any], now: Rules) -> Iterator[str]:
-    """Of what decides the buckets: upstream goes on with the values it wrote down."""
-    then = rules_of(before, {})
-    if then is None:
-        return
-    if "resolution" in before and (
-        then.by_area != now.by_area or not isclose(then.resolution, now.resolution, rel_tol=1e-3)
-    ):
-        yield "resolution"
-    if "crop" in before and then.crop != now.crop:
-        yield "crop"
-    elif now.crop and "crop_aspect" in before and then.crop_aspect != now.crop_aspect:
-        yield "crop_aspect"
+        return {}

@@ -26,13 +26,9 @@ _UNSET = ("", "none", "false", "no", "off", "0", "0.0")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the device; what a forward pass needs beside them is not known beforehand.
-
-    `aside` is what leaves it once the caches are made: VAE and text encoders.
-    """
+    """Bytes on the device; what a forward pass needs beside them is not known beforehand."""
 
     weights: int
-    aside: int
     gradients: int
     optimizer: int
     checkpoint: int
@@ -64,7 +60,6 @@ def memory_of(weights: Weights, config: Mapping[str, Any]) -> Memory:
     ema = trained * _HALF if truth(config.get("use_ema")) else 0
     return Memory(
         weights=base + (held if lora else 0),
-        aside=(weights.vae + weights.text_encoders) * _HALF,
         gradients=held,
         optimizer=trained * state + ema,
         checkpoint=held + trained * state + ema,
@@ -85,7 +80,7 @@ def gpu_memory(environ: Mapping[str, str]) -> int:
 
 
 def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Kind | None, str]:
-    """("problem" or "warning", what is missing on the GPU), or nothing. Weights alone are certain, the rest is an estimate."""
+    """("problems" or "warnings", what is missing on the GPU), or nothing. Weights alone are certain, the rest is an estimate."""
     if not gpu or memory.known <= gpu or any(_is_set(config.get(key)) for key in _ELSEWHERE):
         return None, ""
     block = config.get("gh200_optimizations")
@@ -95,7 +90,7 @@ def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Ki
     certain = memory.weights > gpu
     need = memory.weights if certain else memory.known
     return (
-        "problem" if certain else "warning",
+        "problems" if certain else "warnings",
         f"the {'weights' if certain else 'weights, gradients and optimizer'} take about {gb(need)}, the GPU has "
         f'{gb(gpu)}; set "gh200_optimizations.managed_memory" to "all", base_model_precision to a smaller one, '
         'or model_type to "lora"',

@@ -34,8 +34,8 @@ def take_config_flag() -> None:
     """`train.py --config FILE`, checked and made the command line of this process."""
     if {"-h", "--help"} & set(sys.argv):
         return
-    check_command_line(sys.argv[1:])
     try:
+        check_command_line(sys.argv[1:])
         arguments.take_config_flag()
     except GH200Error as error:
         stop(error)
@@ -43,20 +43,14 @@ def take_config_flag() -> None:
 
 def check_command_line(argv: list[str]) -> None:
     """Before upstream parses a file named with --config: its own parser tells one wrong key, after half a minute."""
-    try:
-        path, config = config_path(argv), arguments.command_line_values(argv)
-    except GH200Error as error:
-        stop(error)
+    path, config = config_path(argv), arguments.command_line_values(argv)
     if path is None or not asked_for(config):
         return
     report = preflight(path, config, _processes(), read=False)
     if report.problems:
-        stop(PreflightError(report))
-    try:
-        # The run itself holds it later; here a second one hears of it before it has loaded anything.
-        claim_output(config.get("output_dir"), os.environ)
-    except GH200Error as error:
-        stop(error)
+        raise PreflightError(report)
+    # The run itself holds it later; here a second one hears of it before it has loaded anything.
+    claim_output(config.get("output_dir"), os.environ)
     for line in (*report.warnings, *report.not_checked):
         print(f"preflight: {line}", file=sys.stderr, flush=True)
 

@@ -40,7 +40,6 @@ class Upstream:
     ignored: Collection[str]
     nested: Collection[str]
     optimizer_precision: Mapping[str, str]
-    dataset_keys: Collection[str]
     families: Mapping[str, Mapping[str, Any]]
 
     def default(self, key: str) -> object:

@@ -22,7 +22,6 @@ class Window:
     processes: int
     accumulation: int
     key: str
-    by_ramp: bool
 
     def samples(self, batch_size: int | None) -> int:
         return (batch_size or self.batch_size) * self.processes * self.accumulation
@@ -30,14 +29,16 @@ class Window:
 
 def largest_window(ramp: GH200GradientRamp | None, sizes: tuple[int, int], processes: int) -> Window:
     batch_size, accumulation = sizes
+    key = "gradient_accumulation_steps"
     if ramp is None:
-        return Window(batch_size, processes, accumulation, "gradient_accumulation_steps", False)
-    key = "batch_rampup_table" if ramp.table else "target_effective_batch_size"
-    if not ramp.table and ramp.initial > ramp.target:
-        key = "initial_effective_batch_size"
-    if not ramp.table and ramp.target_effective_batch_size is None and ramp.initial <= ramp.target:
-        return Window(batch_size, processes, ramp.largest, "gradient_accumulation_steps", True)
-    return Window(batch_size, processes, ramp.largest, f"{RAMP_BLOCK}.{key}", True)
+        return Window(batch_size, processes, accumulation, key)
+    if ramp.table:
+        key = f"{RAMP_BLOCK}.batch_rampup_table"
+    elif ramp.initial > ramp.target:
+        key = f"{RAMP_BLOCK}.initial_effective_batch_size"
+    elif ramp.target_effective_batch_size is not None:
+        key = f"{RAMP_BLOCK}.target_effective_batch_size"
+    return Window(batch_size, processes, ramp.largest, key)
 
 
 def window_problems(samples: Samples, window: Window, config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -54,7 +55,7 @@ def window_problems(samples: Samples, window: Window, config: Mapping[str, Any])
     enough = -(-need // count) - 1
     unit = batch_size * window.processes
     most = count * repeated // unit * unit
-    lower = f"{most} or less" if window.by_ramp and "effective" in window.key else f"{most // unit} or less"
+    lower = f"{most} or less" if "effective" in window.key else f"{most // unit} or less"
     first = f"set {window.key} to {lower}, " if most else ""
     yield Problem(
         window.key,

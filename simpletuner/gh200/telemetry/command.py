@@ -22,17 +22,8 @@ examples:
 exit code: 0 shown, 2 there is nothing to show (the fix is named)
 Ctrl-C ends it; the run is never touched. What each figure means: docs/TELEMETRY.md
 """
+_SECONDS = 2.0
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.1 <= number <= 3600:
-        raise argparse.ArgumentTypeError(f"{text}: seconds from 0.1 to 3600 are wanted")
-    return number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +34,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("folder", type=Path, metavar="OUTPUT_DIR", help="output_dir of a training config")
     made.add_argument("--once", action="store_true", help="show it once; also where the output is no terminal")
     made.add_argument("--json", action="store_true", help="the newest record of every rank as JSON; with --once")
-    made.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="time between two looks (2)")
     return made
 
 
@@ -58,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.once or not sys.stdout.isatty():
             print(_once(folder, options.json), flush=True)
         else:
-            _refreshing(folder, options.every)
+            _refreshing(folder)
     except GH200Error as error:
         print(error.render(), file=sys.stderr)
         return 2
@@ -76,10 +66,10 @@ def _once(folder: Path, as_json: bool) -> str:
     return "\n".join(page(seen, shutil.get_terminal_size((100, 0)).columns))
 
 
-def _refreshing(folder: Path, every: float) -> None:
+def _refreshing(folder: Path) -> None:
     print("\x1b[2J", end="")
     while True:
         columns, rows = shutil.get_terminal_size()
         lines = page(read_folder(folder), columns)[: max(1, rows - 1)]
         print(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW, end="", flush=True)
-        time.sleep(every)
+        time.sleep(_SECONDS)

@@ -1,35 +1,26 @@
-"""The terminal page: lines of text that fit the terminal, most wanted first."""
+"""The terminal page: lines of text that fit the terminal, figures under the names that trackers have them by."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
-from ..memory.limits import spoken_size
-from .reader import Telemetry
-from .record import Caches, Hbm, Record, Seconds, Window
-from .tracked import per_micro_batch
+from ..trackers import PREFIX
+from .reader import RankRecords, Telemetry
+from .record import Record
+from .tracked import tracker_values
 
-_BAR = 24
 _LABEL = 14
 
 
 def page(seen: Telemetry, columns: int) -> list[str]:
     first = seen.first
-    latest = first.latest
-    lines = [*_head(seen), "", *_ramp(latest, first.schedule), *_memory(latest), *_caches(latest.caches)]
-    lines += [*_hints(latest), *_times(first.records), *_others(seen), *_foot(seen)]
+    lines = [*_head(seen), "", *_ramp(first.latest, first.schedule), *_figures(first), *_others(seen), *_foot(seen)]
     return [line[: max(20, columns)].rstrip() for line in lines]
 
 
 def _row(label: str, text: str) -> str:
     return f"{label:<{_LABEL}} {text}"
-
-
-def _bar(part: float, whole: float | None) -> str:
-    if not whole:
-        return ""
-    filled = max(0, min(_BAR, round(_BAR * part / whole)))
-    return f"[{'#' * filled}{'-' * (_BAR - filled)}] "
 
 
 def _head(seen: Telemetry) -> Iterator[str]:
@@ -61,8 +52,7 @@ def _duration(seconds: float) -> str:
 def _ramp(latest: Record, schedule: list[tuple[int, int]] | None) -> Iterator[str]:
     if latest.window is None:
         return
-    window: Window = latest.window
-    size, steps = window.effective_batch_size, window.accumulation_steps
+    size, steps = latest.window.effective_batch_size, latest.window.accumulation_steps
     yield _row("batch", f"{size} samples per step, {steps} micro-batches of each rank")
     if schedule is not None and len(schedule) > 1:
         coming = next((f", {larger} from step {start} on" for start, larger in schedule if start > latest.step), "")
@@ -73,95 +63,26 @@ def _ramp(latest: Record, schedule: list[tuple[int, int]] | None) -> Iterator[st
         yield _row("noise scale", f"{noise.scale:.0f} samples{ends}")
 
 
-def _memory(latest: Record) -> Iterator[str]:
-    if latest.hbm is not None:
-        yield from _hbm(latest.hbm)
-    managed = latest.managed
-    if managed is not None:
-        kinds = ", ".join(f"{name} {spoken_size(size)}" for name, size in managed.kinds.items() if size)
-        yield _row(
-            "managed", _bar(managed.bytes, managed.limit_bytes) + f"{spoken_size(managed.bytes)}: {kinds or 'none yet'}"
-        )
-        for words, sides in (("prefers", managed.prefers), ("last sent to", managed.prefetched)):
-            if sides:
-                yield _row(
-                    "", f"{words} " + ", ".join(f"{side} {spoken_size(size)}" for side, size in sorted(sides.items()))
-                )
-    own = latest.host_memory
-    if own is not None:
-        room = f", {spoken_size(own.available_bytes)} available" if own.available_bytes is not None else ""
-        yield _row(
-            "process", f"{spoken_size(own.resident_bytes)} resident, {spoken_size(own.shared_bytes)} of it shared{room}"
-        )
-    for name, dataset in latest.datasets.items():
-        yield _row("in RAM", f"{name}: {dataset.files} files, {spoken_size(dataset.bytes)}")
+def _figures(rank: RankRecords) -> Iterator[str]:
+    """A row for the values whose names begin with the same word."""
+    done = rank.latest.seconds.micro_batches
+    before = next((one for one in reversed(rank.records) if one.seconds.micro_batches < done), None)
+    values = tracker_values(rank.latest, before).items()
+    named = [(*name.removeprefix(PREFIX).partition("_")[::2], value) for name, value in values]
+    for word, group in groupby(named, key=lambda one: one[0]):
+        yield _row(word, ", ".join(f"{rest} {_short(value)}" for _, rest, value in group))
 
 
-def _hbm(hbm: Hbm) -> Iterator[str]:
-    if hbm.used_bytes is not None:
-        yield _row(
-            "HBM", _bar(hbm.used_bytes, hbm.total_bytes)
-            + f"{spoken_size(hbm.used_bytes)} of {spoken_size(hbm.total_bytes or 0)}, GPU {hbm.device} {hbm.name or ''}"
-        )  # fmt: skip
-    of_torch = {
-        "in tensors": hbm.allocated_bytes,
-        "reserved": hbm.reserved_bytes,
-        "in tensors at most": hbm.peak_allocated_bytes,
-    }
-    told = [f"{spoken_size(size)} {words}" for words, size in of_torch.items() if size is not None]
-    if told:
-        yield _row("torch", ", ".join(told))
-
-
-def _caches(caches: Caches | None) -> Iterator[str]:
-    if caches is None:
-        return
-    place = "managed memory" if caches.managed else "plain RAM"
-    filled = f"{caches.entries} entries, {spoken_size(caches.filled_bytes)} in {place}"
-    yield _row("caches", _bar(caches.filled_bytes, caches.limit_bytes or caches.arena_bytes) + filled)
-    waited = f"{caches.misses_in_training} of them in training, {caches.waited_seconds:.1f} s"
-    yield _row("", f"{caches.hits} hits, {caches.misses} reads from disk ({waited})")
-    if caches.preload is not None:
-        ahead = caches.preload
-        state = "finished" if ahead.finished else "at work"
-        yield _row("read ahead", f"{ahead.entries} of {ahead.offered} entries, {spoken_size(ahead.bytes)}, {state}")
-
-
-def _hints(latest: Record) -> Iterator[str]:
-    for name, outcomes in latest.hints.items():
-        told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-        yield _row("hints", f"{name}: {told}")
-    if latest.copies is not None:
-        yield _row("C2C", f"{latest.copies.count} copies to the GPU, {spoken_size(latest.copies.bytes)}")
-
-
-def _times(records: tuple[Record, ...]) -> Iterator[str]:
-    now = records[-1].seconds
-    earlier = (one.seconds for one in reversed(records) if one.seconds.micro_batches < now.micro_batches)
-    for label, before in (("time now", next(earlier, Seconds())), ("time, mean", Seconds())):
-        found = per_micro_batch(now, before)
-        if found:
-            told = ", ".join(f"{name.removesuffix('_seconds')} {value:.3f} s" for name, value in found.items())
-            yield _row(label, f"{told} per micro-batch")
+def _short(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def _others(seen: Telemetry) -> Iterator[str]:
     for rank, told in seen.ranks.items():
-        if told is seen.first:
-            continue
-        latest = told.latest
-        parts = [f"step {latest.step}"]
-        if latest.hbm is not None and latest.hbm.used_bytes is not None:
-            parts.append(f"HBM {spoken_size(latest.hbm.used_bytes)}")
-        if latest.host_memory is not None:
-            parts.append(f"{spoken_size(latest.host_memory.resident_bytes)} resident")
-        if latest.caches is not None:
-            parts.append(f"caches {spoken_size(latest.caches.filled_bytes)}")
-        parts += [
-            f"{name.removesuffix('_seconds')} {value:.3f} s"
-            for name, value in per_micro_batch(latest.seconds, Seconds()).items()
-        ]
-        yield _row(f"rank {rank}", ", ".join(parts))
+        if told is not seen.first:
+            yield ""
+            yield _row(f"rank {rank}", f"step {told.latest.step}")
+            yield from _figures(told)
 
 
 def _foot(seen: Telemetry) -> Iterator[str]:

@@ -7,7 +7,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from .files import append
@@ -21,19 +20,13 @@ _OWED = 4
 _END_WAIT = 5.0
 
 
-@dataclass
-class _Order:
-    kind: Kind
-    done: threading.Event = field(default_factory=threading.Event)
-
-
 class Recorder:
     """`read` makes a record of one kind; nothing it does, and no full disk, reaches the training loop."""
 
     def __init__(self, path: Path, interval: float, read: Callable[[Kind, float, Cost], Record]) -> None:
         self.path, self._interval, self._read = path, interval, read
         self.latest: Record | None = None
-        self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[Kind, threading.Event]] = queue.SimpleQueue()
         self._began = time.monotonic()
         self._cpu = self._dearest = 0.0
         self._made = self._lost = 0
@@ -41,20 +34,20 @@ class Recorder:
         self._thread = threading.Thread(target=self._work, name="gh200-telemetry", daemon=True)
 
     def start(self) -> None:
-        self._orders.put(_Order("start"))
+        self._orders.put(("start", threading.Event()))
         self._thread.start()
 
     def now(self, kind: Kind, wait: float) -> Record | None:
         """A record of this moment; None where it takes longer than a training step may wait for it."""
-        order = _Order(kind)
-        self._orders.put(order)
-        return self.latest if order.done.wait(wait) else None
+        done = threading.Event()
+        self._orders.put((kind, done))
+        return self.latest if done.wait(wait) else None
 
     def end(self) -> None:
         """The last record, and what all of them took."""
         if not self._thread.is_alive():
             return
-        self._orders.put(_Order("end"))
+        self._orders.put(("end", threading.Event()))
         self._thread.join(_END_WAIT)
         cost = self._cost()
         text = "GH200 telemetry: %d records in %s%s; its thread took %.2f s of CPU in %.0f s (%.2f %%)"
@@ -69,17 +62,17 @@ class Recorder:
     def _work(self) -> None:
         while True:
             try:
-                order = self._orders.get(timeout=self._pause())
+                kind, done = self._orders.get(timeout=self._pause())
             except queue.Empty:
-                order = _Order("interval")
+                kind, done = "interval", threading.Event()
             try:
-                self._take(order.kind)
+                self._take(kind)
             except Exception as error:
                 self.say("record", f"a record could not be made: {type(error).__name__}: {error}")
             before, self._cpu = self._cpu, time.thread_time()
             self._dearest = max(self._dearest, self._cpu - before)
-            order.done.set()
-            if order.kind == "end":
+            done.set()
+            if kind == "end":
                 return
 
     def _pause(self) -> float:

@@ -18,7 +18,7 @@ from .loop import LoopClock
 from .others import PlainSettings
 from .record import Cost, Kind, Noise, Record, Window
 from .recorder import Recorder
-from .sources import host_memory, parts, reports
+from .sources import host_memory, parts
 from .tracked import tracker_values
 
 # How long a step may wait for its record: reading takes milliseconds, unless a driver hangs.
@@ -100,6 +100,8 @@ class RunTelemetry:
         trainer = self._trainer
         # Made after the Accelerator, and so after the first record.
         state = getattr(trainer, "state", None) or {}
+        told = {title: self._told(title, source) for title, source in tuple(self._run.measured.items())}
+        reports = {title: report for title, report in told.items() if report is not None}
         return Record(
             kind=kind,
             time=time.time(),
@@ -114,12 +116,13 @@ class RunTelemetry:
             hbm=self._told("GPU memory", self._gpu.read) if self._gpu is not None else None,
             host_memory=self._told("memory of the process", host_memory),
             cost=cost,
-            **parts(reports(self._run, self.problem)),
+            **parts(reports),
             **self._facts,
             problems=dict(self._problems),
         )
 
     def _told[Told](self, what: str, read: Callable[[], Told]) -> Told | None:
+        """Each source alone, so that one that fails takes no other along."""
         try:
             return read()
         except Exception as error:
@@ -143,8 +146,7 @@ class RunTelemetry:
         scale = self._number(name)
         if scale is None:
             return None
-        ends = {"low": self._number(f"{name}_low"), "high": self._number(f"{name}_high")}
-        return Noise(scale=scale, **ends)
+        return Noise(scale=scale, low=self._number(f"{name}_low"), high=self._number(f"{name}_high"))
 
 
 def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:

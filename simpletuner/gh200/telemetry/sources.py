@@ -1,43 +1,27 @@
-"""What features say about themselves, as parts of a record: each source alone, so that one that fails takes no other along."""
+"""What features say about themselves, as parts of a record."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..memory.limits import memory_limits
 from ..memory.process import process_memory
-from ..run import MANAGED_MEMORY, STAGED, UNIFIED_MEMORY, Run
-from .record import Caches, Copies, Dataset, Host, Managed, Preload
+from ..run import MANAGED_MEMORY, STAGED, UNIFIED_MEMORY
+from .record import Caches, Copies, Dataset, Host, Managed
 
 Reports = Mapping[str, dict[str, Any]]
 _CACHES = "caches"
-# Of the caches' own report, what the record has under names of its own; the rest goes along as it is.
-_KNOWN = frozenset(
-    {
-        "entries", "hits", "disk_reads", "disk_reads_in_training", "waited_seconds", "packed_bytes", "payload_bytes",
-        "arena_bytes", "limit_bytes", "managed", "preload", "places", "batches_in_one_copy", "bytes_copied",
-    }
-)  # fmt: skip
-
-
-def reports(run: Run, problem: Callable[[str, str], None]) -> Reports:
-    """What every feature measured up to now, by its title."""
-    found = {}
-    for title, source in tuple(run.measured.items()):
-        try:
-            found[title] = source()
-        except Exception as error:
-            problem(title, f"{type(error).__name__}: {error}")
-    return found
+# Of the caches' own report, what has no name of its own in the record.
+_BESIDES = ("counts", "adaptive_prefetch", "bytes_resident")
 
 
 def parts(told: Reports) -> dict[str, Any]:
     """The parts of a record that come from reports."""
     unified, pools = told.get(UNIFIED_MEMORY, {}), told.get(MANAGED_MEMORY, {})
     caches = unified.get(_CACHES) or {}
-    found: dict[str, Any] = {
+    return {
         "datasets": {
             title.removeprefix(STAGED): Dataset(bytes=values["bytes in RAM"], files=values["files"])
             for title, values in told.items()
@@ -46,11 +30,9 @@ def parts(told: Reports) -> dict[str, Any]:
         "hints": unified.get("hints", {}),
         "managed": _managed(caches, pools),
         "more": _more(told, caches),
+        "caches": _caches(caches) if "entries" in caches else None,
+        "copies": _copies(unified.get("copies", {}), caches),
     }
-    if "entries" in caches:
-        found["caches"] = _caches(caches)
-    found["copies"] = _copies(unified.get("copies", {}), caches)
-    return found
 
 
 def _copies(moved: Mapping[str, int], caches: Mapping[str, Any]) -> Copies | None:
@@ -60,18 +42,11 @@ def _copies(moved: Mapping[str, int], caches: Mapping[str, Any]) -> Copies | Non
 
 
 def _caches(told: Mapping[str, Any]) -> Caches:
-    ahead = told.get("preload")
     return Caches(
-        entries=told["entries"],
-        hits=told["hits"],
+        **told,
         misses=told["disk_reads"],
         misses_in_training=told["disk_reads_in_training"],
-        waited_seconds=told["waited_seconds"],
         filled_bytes=told["packed_bytes"],
-        arena_bytes=told["arena_bytes"],
-        limit_bytes=told["limit_bytes"],
-        managed=told["managed"],
-        preload=Preload(**ahead) if ahead else None,
     )
 
 
@@ -92,7 +67,7 @@ def _managed(caches: Mapping[str, Any], pools: Mapping[str, Any]) -> Managed | N
 def _more(told: Reports, caches: Mapping[str, Any]) -> dict[str, Any]:
     known = {UNIFIED_MEMORY, MANAGED_MEMORY}
     more = {title: values for title, values in told.items() if title not in known and not title.startswith(STAGED)}
-    rest = {name: value for name, value in caches.items() if name not in _KNOWN}
+    rest = {name: caches[name] for name in _BESIDES if name in caches}
     return more | ({_CACHES: rest} if rest else {})
 
 
