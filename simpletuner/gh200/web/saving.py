@@ -117,7 +117,7 @@ def loaded(store: Any, name: str) -> Any:
 def _seen(form: Any) -> Mapping[str, Any] | None:
     """What the page got when it asked for the config; None for clients without our script."""
     try:
-        seen = json.loads("".join(form.getlist(SEEN)) or "null")
+        seen = json.loads(form.get(SEEN) or "null")
     except (ValueError, RecursionError):
         return None
     return seen if isinstance(seen, Mapping) else None

@@ -26,6 +26,9 @@ _logger = logging.getLogger("gh200.web")
 
 LOCAL = "local"
 _SAVE = "/api/training/config"
+_TRIALS = ("/api/training/validate", "/api/training/start")
+# Starlette's limit for a value of a form is 1 MB; inline datasets may be larger.
+LARGEST_VALUE = 64 * 2**20
 # A directory of its own: upstream lists every JSON file beside the configs as one of them.
 _UNFINISHED = ".saving"
 
@@ -48,12 +51,18 @@ def _guard_saves(training: Any) -> None:
 
     user = Depends(training.get_current_user)
 
-    async def guard(request: Request, _user: Any = user) -> None:
-        check_save(await request.form(), training.training_service)
+    async def accept(request: Request, _user: Any = user) -> None:
+        # A request reads its form once: the route behind this gets the same one.
+        await request.form(max_part_size=LARGEST_VALUE)
 
-    found = [
-        route for route in training.router.routes if route.path == _SAVE and "POST" in getattr(route, "methods", ())
-    ]
+    async def guard(request: Request, _user: Any = user) -> None:
+        check_save(await request.form(max_part_size=LARGEST_VALUE), training.training_service)
+
+    posts = [route for route in training.router.routes if "POST" in getattr(route, "methods", ())]
+    for route in posts:
+        if route.path in _TRIALS:
+            route.dependencies.append(Depends(accept))
+    found = [route for route in posts if route.path == _SAVE]
     if len(found) != 1:
         raise GH200Error(
             f"This upstream has {len(found)} routes that save a training config.",
