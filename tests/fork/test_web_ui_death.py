@@ -44,7 +44,7 @@ class Mortal(Server):
     def parts(self, name: str) -> set[tuple[Path, int]]:
         """What a save that did not come to its end has left, and when."""
         found = set()
-        for path in (self.configs / ".saving").glob(f"{name}.json"):
+        for path in (self.configs / ".saving").glob(f"{name}.*json"):
             with suppress(FileNotFoundError):
                 found.add((path, path.stat().st_mtime_ns))
         return found

@@ -156,14 +156,13 @@ def test_web_ui_config_in_a_folder_of_its_own(web_server: Server) -> None:
 def test_web_ui_thousands_of_datasets(web_server: Server) -> None:
     many = [{**CONFIG["datasets"][0], "id": f"pictures-{number}"} for number in range(5000)]
     seen = web_server.show("many", CONFIG | {"datasets": [*many, CONFIG["datasets"][1]]})
-    # As the page sends it: a form of parts, none above a megabyte, and without a long block that was not changed.
-    form = web_server.form(seen, learning_rate="0.0008")
-    del form["--datasets"]
-    parts = [(key, (None, text)) for key, text in form.items() if key != "gh200_seen"]
-    parts += [("gh200_seen", (None, seen[at : at + 200_000])) for at in range(0, len(seen), 200_000)]
-    answer = web_server.http.post("/api/training/config", files=parts)
+    changed = [{**entry, "repeats": 2} for entry in many]
+    form = web_server.form(seen, learning_rate="0.0008", datasets=json.dumps(changed))
+    # As the page sends a save: a form of parts, two of them of megabytes.
+    answer = web_server.http.post("/api/training/config", files=[(key, (None, text)) for key, text in form.items()])
     assert answer.status_code == 200, answer.text
-    assert web_server.read("many")["datasets"] == [*many, CONFIG["datasets"][1]]
+    assert web_server.read("many")["datasets"] == changed
+    assert web_server.http.post("/api/training/validate", data=form).status_code == 200
     web_server.show("mine")
 
 

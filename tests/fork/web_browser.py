@@ -13,8 +13,11 @@ LIMIT = 120_000
 # Upstream's own: its sdist has no sounds, and asks for them; a field of its first tab may not be filled yet when it is read.
 _UPSTREAMS = ("/api/sounds/", "Failed to update webhook config")
 _READY = "window.Alpine?.store('trainer')?.activeEnvironmentConfig != null"
-# Upstream does not hear what is typed in the moment after a tab has come.
+# A click on a tab may load it twice, and upstream takes what was typed before the second answer for unchanged.
+_WATCH = """for (const name of ['htmx:beforeRequest', 'htmx:afterSettle'])
+  addEventListener(name, () => { window.lastLoad = performance.now(); });"""
 _FILLED = """document.querySelector('textarea[name=gh200_optimizations]')?.value.includes('batch')
+  && !document.querySelector('.htmx-request') && performance.now() - (window.lastLoad ?? 0) > 1000
   && !Alpine.store('trainer')._suppressDirtyTracking"""
 
 _CLEAN = "(({ formDirty, _suppressDirtyTracking }) => !formDirty && !_suppressDirtyTracking)(Alpine.store('trainer'))"
@@ -102,6 +105,7 @@ def opened(chromium: Any, server: Server, width: int = 1280, tab: bool = True) -
     context = chromium.new_context(viewport={"width": width, "height": 1000})
     # Upstream's introduction lies over the fields of a tab until it is dismissed.
     context.add_init_script("localStorage.setItem('st_hardware_hints', JSON.stringify({hero_dismissed: true}))")
+    context.add_init_script(_WATCH)
     browser = Browser(context.new_page(), f"http://127.0.0.1:{server.port}")
     try:
         browser.open()

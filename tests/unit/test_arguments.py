@@ -19,7 +19,6 @@ from simpletuner.gh200.errors import ConfigFileError, RejectedConfig
 from simpletuner.gh200.preflight.start import take_config_flag
 from simpletuner.gh200.settings import arguments
 from simpletuner.gh200.settings.problems import SettingsError
-from simpletuner.gh200.settings.train_command import train_command, train_command_line
 from simpletuner.gh200.state import StateHooks
 
 pytestmark = pytest.mark.unit
@@ -64,8 +63,6 @@ def test_without_our_keys_every_argument_comes_back_as_it_is() -> None:
     assert arguments.incoming_arguments(None) is None
     arguments.take_config_flag()
     assert sys.argv == ["train.py"]
-    argv = ["simpletuner", "train", "--env", "x", "a=b"]
-    assert train_command_line(argv) is argv
 
 
 @pytest.mark.parametrize("prefix", ["", "--"])
@@ -152,7 +149,7 @@ def test_placeholders_are_resolved_before_quotes_can_break_the_json(monkeypatch:
     assert received(mapping)["cache_config"]["cache_dir"] == 'a"b\\c{env:OTHER}/x'
 
 
-def test_long_blocks_travel_by_a_private_file_that_goes_away() -> None:
+def test_long_blocks_travel_by_a_private_file() -> None:
     datasets = [{"id": str(index), "path": "p" * 1000} for index in range(10_000)]
     (word,) = flattened({"datasets": datasets})
     file = Path(word.partition("=@")[2])
@@ -161,7 +158,6 @@ def test_long_blocks_travel_by_a_private_file_that_goes_away() -> None:
     rest = arguments.incoming_arguments([word])
     assert StateHooks.get_raw_config()["datasets"] == datasets
     assert rest == [word, f"--data_backend_config={arguments.INLINE_PLACEHOLDER}"]
-    assert not file.exists()
 
 
 def test_another_process_leaves_the_file_to_the_other_ranks(tmp_path: Path) -> None:
@@ -298,46 +294,15 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 def test_launchers_end_the_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    for call, argv in ((take_config_flag, ["train.py"]), (train_command, ["simpletuner", "train"])):
-        monkeypatch.setattr(sys, "argv", [*argv, "--config", "no/such.json"])
-        with pytest.raises(SystemExit) as ended:
-            call()
-        assert ended.value.code == 2 and "no/such.json" in capfd.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["train.py", "--config", "no/such.json"])
+    with pytest.raises(SystemExit) as ended:
+        take_config_flag()
+    assert ended.value.code == 2 and "no/such.json" in capfd.readouterr().err
 
 
 def test_help_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--config", "no/such.json", "--help"])
     take_config_flag()
-
-
-def test_train_command_takes_the_flags_of_train_py() -> None:
-    argv = [
-        "simpletuner",
-        "--ssl",
-        "train",
-        "--config",
-        "my.json",
-        "--env",
-        "e",
-        "--steps=5",
-        "--flag",
-        "--json",
-        '{"a": "=b"}',
-        "k=v",
-    ]
-    expected = [
-        "simpletuner",
-        "--ssl",
-        "train",
-        "--env",
-        "e",
-        "config=my.json",
-        "steps=5",
-        "flag",
-        'json={"a": "=b"}',
-        "k=v",
-    ]
-    assert train_command_line(argv) == expected
 
 
 JSON_VALUES = st.recursive(

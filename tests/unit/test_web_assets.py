@@ -19,8 +19,8 @@ from fastapi import HTTPException
 
 from gh200_lab import web_assets
 from gh200_lab.web_assets import LOCK, NotVendored, vendor
-from simpletuner.gh200.web import assets
-from simpletuner.gh200.web.assets import ADDRESS, from_this_machine
+from simpletuner.gh200.web import page as served
+from simpletuner.gh200.web.page import ADDRESS, from_this_machine
 
 FILES = {"package.json": b"{}", "LICENSE": b"do as you like", "dist/it.min.js": b"it()", "src/secret.js": b"no"}
 
@@ -113,7 +113,7 @@ def test_web_ui_every_address_of_the_page_is_known() -> None:
     if not sources:
         pytest.skip("no upstream here; build the fork first")
     packages = {entry["package"]: entry["files"] for entry in json.loads(LOCK.read_text())}
-    for address, package in assets._ELSEWHERE.items():
+    for address, package in served._ELSEWHERE.items():
         assert any(f"{address}{path}" in source for source in sources for path in packages[package]), address
 
 
@@ -122,10 +122,10 @@ def test_web_ui_every_address_of_the_page_is_known() -> None:
 )
 def test_web_ui_serves_only_what_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     (tmp_path / "packages.json").write_text(json.dumps([package("@scope/it")[0]]))
-    monkeypatch.setattr(assets, "folder", lambda: tmp_path)
-    assert Path(assets.asset("@scope/it/dist/it.min.js").path) == tmp_path / "@scope/it/dist/it.min.js"
+    monkeypatch.setattr(served, "folder", lambda: tmp_path)
+    assert Path(served.asset("@scope/it/dist/it.min.js").path) == tmp_path / "@scope/it/dist/it.min.js"
     with pytest.raises(HTTPException):
-        assets.asset(path)
+        served.asset(path)
 
 
 def test_web_ui_lock_of_packages_is_whole() -> None:

@@ -41,7 +41,7 @@ def test_web_ui_a_form_of_a_config_gives_the_config_back(config: dict[str, Any])
     assert settled(config, {}) == (config, {})
     # Upstream has a key --data_backend of its own: the name of a file.
     texts = {f"--{key}": text for key, text in form.items() if is_ours(key, text)}
-    assert written(texts) == {key: json.loads(text) for key, text in texts.items()}
+    assert written(texts) == ({key: json.loads(text) for key, text in texts.items()}, [])
 
 
 def test_web_ui_empty_removes_and_absent_keeps() -> None:

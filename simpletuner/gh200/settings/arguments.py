@@ -70,8 +70,6 @@ def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
     if config is None:
         config = _values(words)
         origins = dict.fromkeys(config, "command line" if input_args is None else "training config")
-    else:
-        _remove_files(words)
     if input_args is not None:
         # SimpleTuner ignores its command line beside a config file; a GH200 flag typed there is never ignored.
         typed = blocks_of(_values(whole_words(sys.argv[1:])))
@@ -156,13 +154,6 @@ def _value(name: str, text: str) -> object:
     except (OSError, ValueError) as error:
         what = f"--{name} names a file that does not hold what the fork wrote there."
         stop(ConfigFileError(what, where=text[1:], why=str(error), fix="start the job again"))
-
-
-def _remove_files(words: Iterable[str]) -> None:
-    for word in words:
-        flag, _, value = word.partition("=@")
-        if value and plain_key(flag) in BLOCK_KEYS:
-            Path(value).unlink(missing_ok=True)
 
 
 def typed_config(raw: Mapping[str, Any], parsed: Namespace) -> dict[str, Any]:

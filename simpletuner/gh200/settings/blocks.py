@@ -66,6 +66,4 @@ def _jsonable(value: object) -> object:
 def _plain(value: object) -> object:
     if isinstance(value, os.PathLike) or hasattr(value, "isoformat"):
         return str(value)
-    if isinstance(value, (Mapping, tuple, set, frozenset)):
-        return dict(value) if isinstance(value, Mapping) else list(value)
     raise TypeError(f"a value of type {type(value).__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -15,16 +16,10 @@ _FIX = "name a .json or .toml training config with --config FILE"
 
 def split_config_flag(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The values of --config, and the rest of the command line as it was typed."""
-    values: list[str] = []
-    rest: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name != FLAG:
-            rest.append(word)
-            continue
-        values.append(value if equals else next(words, ""))
-    return values, rest
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(FLAG, nargs="?", const="", action="append", default=[], dest="values")
+    found, rest = parser.parse_known_args(list(arguments))
+    return found.values, rest
 
 
 def config_path(arguments: Iterable[str]) -> Path | None:

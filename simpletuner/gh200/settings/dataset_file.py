@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import SequenceMatcher
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,14 +11,13 @@ from pydantic import ValidationError
 from ..errors import GH200Error
 from ..own_files import write_whole
 from .keys import DATASETS_FILE_KEY, plain_key
-from .problems import Problem, SettingsError, join_path, problems_of, shown
+from .problems import Problem, SettingsError, join_path, nearest, problems_of, shown
 from .schema import InMemory
 
 IN_MEMORY = "in_memory"
 INLINE_FILE_NAME = "gh200_datasets.json"
 # Keys of v1: files are held in the order of the listing, and nobody waits for another run.
 _REMOVED = {"partial_order", "patience_seconds"}
-_SIMILAR = 0.8
 # Caches of upstream's: written by the run, so nothing of them could be staged.
 _CACHE_TYPES = ("text_embeds", "image_embeds", "conditioning_image_embeds", "distillation_cache")
 
@@ -42,18 +40,15 @@ class DatasetReader:
 
     def _inline(self, raw: Mapping[str, object]) -> list[object] | None:
         datasets, older = raw.get("datasets"), raw.get("data_backend")
-        if datasets is not None and older is not None:
-            self.problems.append(
-                Problem("data_backend", 'older spelling beside "datasets"; move it there as one more entry')
-            )
-        if datasets is not None:
-            if isinstance(datasets, list) and datasets:
-                return datasets
-            self.problems.append(
-                Problem("datasets", f"must be a list with at least one dataset; got {shown(datasets)}")
-            )
-        elif older is not None:
-            return self._older_spelling(older)
+        if datasets is None:
+            return None if older is None else self._older_spelling(older)
+        if older is not None:
+            text = 'older spelling beside "datasets"; move it there as one more entry'
+            self.problems.append(Problem("data_backend", text))
+        if isinstance(datasets, list) and datasets:
+            return datasets
+        text = f"must be a list with at least one dataset; got {shown(datasets)}"
+        self.problems.append(Problem("datasets", text))
         return None
 
     def _older_spelling(self, entry: object) -> list[object] | None:
@@ -112,8 +107,8 @@ class DatasetReader:
             inner = join_path(path, key)
             if plain_key(key) in InMemory.model_fields:
                 self.problems.append(Problem(inner, f'belongs inside the dataset\'s "{IN_MEMORY}" block'))
-            elif key != IN_MEMORY and isinstance(value, Mapping) and _similar(key):
-                self.problems.append(Problem(inner, f'unknown block. Did you mean "{IN_MEMORY}"?'))
+            elif key != IN_MEMORY and isinstance(value, Mapping) and (hint := _hint(str(key))):
+                self.problems.append(Problem(inner, f"unknown block.{hint}"))
         if entry.get("dataset_type") in _CACHE_TYPES:
             text = f'{shown(entry["dataset_type"])} is a cache: use "cache_config" with "unified_memory" for it'
             self.problems.append(Problem(join_path(path, "dataset_type"), text))
@@ -132,9 +127,8 @@ class DatasetReader:
             text = f'only has a meaning with "type": "{IN_MEMORY}"; this dataset has the type {shown(kind)}'
             self.problems.append(Problem(join_path(path, IN_MEMORY), text))
         # "memory" is a backend of upstream's own.
-        if isinstance(kind, str) and kind != "memory" and _similar(kind):
-            text = f'{shown(kind)} is no dataset type. Did you mean "{IN_MEMORY}"?'
-            self.problems.append(Problem(join_path(path, "type"), text))
+        if isinstance(kind, str) and kind != "memory" and (hint := _hint(kind)):
+            self.problems.append(Problem(join_path(path, "type"), f"{shown(kind)} is no dataset type.{hint}"))
 
 
 def in_memory_options(block: object, dataset: str = "") -> InMemory:
@@ -147,8 +141,8 @@ def in_memory_options(block: object, dataset: str = "") -> InMemory:
         raise SettingsError(problems_of(error, InMemory, join_path(dataset, IN_MEMORY))) from error
 
 
-def _similar(word: str) -> bool:
-    return SequenceMatcher(None, str(word).lower(), IN_MEMORY).ratio() >= _SIMILAR
+def _hint(word: str) -> str:
+    return nearest(word.lower(), [IN_MEMORY], cutoff=0.8)
 
 
 def entries_of_file(path: object) -> list[object] | None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GH200Error
@@ -88,14 +87,8 @@ def join_path(*parts: object) -> str:
     return path
 
 
-@cache
-def _properties(model: type[BaseModel]) -> dict[str, Any]:
-    properties: dict[str, Any] = model.model_json_schema()["properties"]
-    return properties
-
-
 def _one_problem(error: Any, model: type[BaseModel], where: str) -> Problem:
-    properties = _properties(model)
+    properties: dict[str, Any] = model.model_json_schema()["properties"]
     location = error["loc"]
     key = str(location[0]) if location else ""
     path = join_path(where, key) if key else where
@@ -107,8 +100,6 @@ def _one_problem(error: Any, model: type[BaseModel], where: str) -> Problem:
     if not key:
         return Problem(path, f"must be {_SIMPLE_TYPES['object']}, got {shown(error['input'])}")
     schema = properties.get(key, {})
-    if error["type"] == "missing":
-        return Problem(path, f"missing; it must be {allowed_values(schema)}")
     value = error["input"]
     options = [choice for option in (schema, *schema.get("anyOf", ())) for choice in option.get("enum", ())]
     hint = nearest(value, options) if isinstance(value, str) else ""

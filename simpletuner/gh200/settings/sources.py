@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -46,20 +46,17 @@ def read_batch_sizes(config: Mapping[str, object]) -> BatchSizes:
         raise SettingsError(problems_of(error, BatchSizes, "")) from error
 
 
+@dataclass
 class _Reader:
-    def __init__(
-        self,
-        raw: Mapping[str, object],
-        environ: Mapping[str, str],
-        raw_origins: Mapping[str, str],
-        dataset_file: list[object] | None,
-    ) -> None:
-        self.raw, self.environ, self.raw_origins, self.dataset_file = raw, environ, raw_origins, dataset_file
-        self.problems: list[Problem] = []
-        self.notes: list[str] = []
-        self.origins: dict[str, str] = {}
-        # Key path -> the place an operator wrote it, where that is another one.
-        self.written: dict[str, str] = {}
+    raw: Mapping[str, object]
+    environ: Mapping[str, str]
+    raw_origins: Mapping[str, str]
+    dataset_file: list[object] | None
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    origins: dict[str, str] = field(default_factory=dict)
+    # Key path -> the place an operator wrote it, where that is another one.
+    written: dict[str, str] = field(default_factory=dict)
 
     def settings(self) -> Settings:
         self._misspelt_blocks()
@@ -136,14 +133,9 @@ class _Reader:
 
     def _removed_keys(self, block: dict[str, object]) -> None:
         """Keys of v1: where another one has taken over a run goes on, where the schedule would differ it does not."""
-        old, key = "uvm_log_interval", "telemetry_interval"
-        if old in block:
-            steps = block.pop(old)
-            self.origins.pop(join_path(OPTIMIZATIONS, old))
-            self.notes.append(f'"{old}" is no longer a key: use "{key}" (seconds); 0 is off, as it was')
-            if key not in block:
-                block[key] = 0 if steps in (0, "0") else Optimizations.model_fields[key].default
-                self.origins[join_path(OPTIMIZATIONS, key)] = join_path(OPTIMIZATIONS, old)
+        if block.pop("uvm_log_interval", None) is not None:
+            self.origins.pop(join_path(OPTIMIZATIONS, "uvm_log_interval"))
+            self.notes.append('"uvm_log_interval" is no longer a key: use "telemetry_interval" (seconds); 0 is off')
         if block.pop("batch_rampup_increment", None) is not None:
             path = join_path(OPTIMIZATIONS, "batch_rampup_increment")
             self.problems.append(Problem(path, 'no longer a key: write the stairs as rows of "batch_rampup_table"'))

@@ -78,18 +78,21 @@ def given_in(form: Any, on_disk: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(form[name] if name in form else form[f"--{name}"]) for name in names}
 
 
-def written(config: Any) -> Any:
-    """A config about to be written: blocks that a page handed over as text become blocks again."""
+def written(config: Any) -> tuple[Any, list[BrokenBlock]]:
+    """A config in which blocks that a page handed over as text are blocks again; what cannot be read stays text."""
     if not isinstance(config, Mapping):
-        return config
-    result = {}
+        return config, []
+    result, broken = {}, []
     for key, value in config.items():
         if isinstance(value, str) and is_ours(key, value):
             if not value.strip():
                 continue
-            value = parsed(plain_key(key), value)
+            try:
+                value = parsed(plain_key(key), value)
+            except BrokenBlock as error:
+                broken.append(error)
         result[key] = value
-    return result
+    return result, broken
 
 
 def _no_constant(text: str) -> Any:

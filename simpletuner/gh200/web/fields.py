@@ -18,14 +18,15 @@ class _Place(NamedTuple):
 
 
 _PLACES = {
+    SCHEMA_KEY: _Place("JSON Schema", "basic", "project", "advanced"),
     "cache_config": _Place("Unified Memory Caches", "basic", "caching"),
-    "gh200_optimizations": _Place("GH200 Optimizations", "hardware", "hardware"),
-    "datasets": _Place("Inline Datasets", "basic", "training_data", "advanced"),
     "data_backend": _Place("Inline Dataset (Older Spelling)", "basic", "training_data", "advanced"),
-    "use_gh200_trainer": _Place("Use GH200 Trainer (Older Spelling)", "hardware", "hardware", "advanced"),
+    "datasets": _Place("Inline Datasets", "basic", "training_data", "advanced"),
+    "gh200_optimizations": _Place("GH200 Optimizations", "hardware", "hardware"),
     "initial_effective_batch_size": _Place(
         "Initial Effective Batch Size (Older Spelling)", "hardware", "hardware", "advanced"
     ),
+    "use_gh200_trainer": _Place("Use GH200 Trainer (Older Spelling)", "hardware", "hardware", "advanced"),
 }
 
 
@@ -33,33 +34,24 @@ def register(registry: Any) -> None:
     """Adds one JSON field per block, and the key that only editors read, which is text and no argument."""
     pattern = next(iter(registry._fields.values()))
     kinds, levels = type(pattern.field_type), type(pattern.importance)
-    for order, name in enumerate(sorted(BLOCK_KEYS), start=1000):
-        described = (TrainingConfig.model_fields[name].description or "").replace("`", "")
+    for order, (name, place) in enumerate(_PLACES.items(), start=1000):
+        block = name in BLOCK_KEYS
         registry._add_field(
             type(pattern)(
                 name=name,
-                arg_name=f"--{name}",
-                ui_label=_PLACES[name].label,
-                field_type=kinds.TEXT_JSON,
-                tab=_PLACES[name].tab,
-                section=_PLACES[name].section,
-                subsection=_PLACES[name].subsection,
-                help_text=f"GH200: {described} JSON; every key is explained in docs/SETTINGS.md.",
+                arg_name=f"--{name}" if block else None,
+                ui_label=place.label,
+                field_type=kinds.TEXT_JSON if block else kinds.TEXT,
+                tab=place.tab,
+                section=place.section,
+                subsection=place.subsection,
+                help_text=_help(name) if block else "Where an editor finds the schema of this file.",
                 importance=levels.ADVANCED,
                 order=order,
             )
         )
-    registry._add_field(
-        type(pattern)(
-            name=SCHEMA_KEY,
-            arg_name=None,
-            ui_label="JSON Schema",
-            field_type=kinds.TEXT,
-            tab="basic",
-            section="project",
-            subsection="advanced",
-            help_text="Where an editor finds the schema of this file.",
-            importance=levels.ADVANCED,
-            order=1000,
-        )
-    )
+
+
+def _help(name: str) -> str:
+    described = (TrainingConfig.model_fields[name].description or "").replace("`", "")
+    return f"GH200: {described} JSON; every key is explained in docs/SETTINGS.md."

@@ -13,8 +13,7 @@ from fastapi.responses import FileResponse
 from ..preflight.judging import judge_config, judge_ramp
 from ..settings.blocks import loaded_values
 from ..telemetry.reader import NoTelemetry, read_folder
-from .assets import ADDRESS, asset
-from .page import TEMPLATES
+from .page import ADDRESS, TEMPLATES, asset
 from .saving import loaded
 
 

@@ -1,4 +1,4 @@
-"""Upstream's page as the fork serves it: one script more, which guards saves, and no other host."""
+"""Upstream's page as the fork serves it: one script more, which guards saves, and its packages from this machine."""
 
 from __future__ import annotations
 
@@ -7,15 +7,34 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from fastapi import HTTPException
+from fastapi.responses import FileResponse
 from jinja2 import Environment, FunctionLoader
 
 from ..settings.keys import BLOCK_KEYS
-from .assets import folder, from_this_machine
 
 logger = logging.getLogger("gh200.web")
 TEMPLATES = Path(__file__).with_name("templates")
 _HEAD = "<head>"
+ROOT = Path(__file__).resolve().parents[3]
+ADDRESS = "/gh200/assets"
+# Where upstream's page loads its packages from.
+_ELSEWHERE = {
+    "https://cdn.jsdelivr.net/npm/bootstrap@5.3.8/": "bootstrap",
+    "https://cdn.jsdelivr.net/npm/dompurify@3/": "dompurify",
+    "https://cdn.jsdelivr.net/npm/js-yaml@4/": "js-yaml",
+    "https://cdn.jsdelivr.net/npm/markdown-it@14/": "markdown-it",
+    "https://cdnjs.cloudflare.com/ajax/libs/font-awesome/7.0.1/": "@fortawesome/fontawesome-free",
+    "https://unpkg.com/@alpinejs/collapse@3.x.x/": "@alpinejs/collapse",
+    "https://unpkg.com/alpinejs@3.x.x/": "alpinejs",
+    "https://unpkg.com/htmx.org@2.0.8/": "htmx.org",
+}
+_CONNECTIONS = (
+    '<link rel="preconnect" href="https://cdn.jsdelivr.net">',
+    '<link rel="preconnect" href="https://cdnjs.cloudflare.com">',
+)
 
 
 def extend_page(environment: Environment) -> None:
@@ -44,3 +63,37 @@ def rewritten(name: str, source: str) -> str:
 def _script() -> str:
     code = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     return f"{{% raw %}}<script>{code.replace('GH200_KEYS', json.dumps(sorted(BLOCK_KEYS)), 1)}</script>{{% endraw %}}"
+
+
+@cache
+def folder() -> Path | None:
+    """Where set-up put the packages: in this tree's build/, or beside the fork in the build/ it was made in."""
+    places = [ROOT / "build" / "web", *([ROOT.parent / "web"] if ROOT.parent.name == "build" else [])]
+    return next((place for place in places if (place / "packages.json").is_file()), None)
+
+
+@cache
+def packages(place: Path) -> dict[str, dict[str, Any]]:
+    return {entry["package"]: entry for entry in json.loads((place / "packages.json").read_text(encoding="utf-8"))}
+
+
+def from_this_machine(source: str, place: Path | None) -> str:
+    """A template with the addresses of vendored files led to them; every other address stays."""
+    if place is None:
+        return source
+    for address, package in _ELSEWHERE.items():
+        for path in packages(place).get(package, {}).get("files", ()):
+            source = source.replace(f"{address}{path}", f"{ADDRESS}/{package}/{path}")
+    for link in _CONNECTIONS:
+        source = source.replace(link, "")
+    return source
+
+
+def asset(path: str) -> FileResponse:
+    """One vendored file, and nothing that is not named in the list of them."""
+    place = folder()
+    if place is not None:
+        for name, entry in packages(place).items():
+            if path.startswith(f"{name}/") and path.removeprefix(f"{name}/") in entry["files"]:
+                return FileResponse(place / path, headers={"Cache-Control": "max-age=86400"})
+    raise HTTPException(404, detail="no such file is vendored")

@@ -41,10 +41,10 @@ def completed_bundle(bundle: Any, form: Any) -> Any:
 
 def readable(config: Any) -> Any:
     """A config that is to be written whole, its blocks as blocks."""
-    try:
-        return written(config)
-    except BrokenBlock as error:
-        raise _refusal(422, _told([error])) from error
+    result, broken = written(config)
+    if broken:
+        raise _refusal(422, _told(broken))
+    return result
 
 
 def check_inside(store: Any, path: Path) -> None:
@@ -117,7 +117,7 @@ def loaded(store: Any, name: str) -> Any:
 def _seen(form: Any) -> Mapping[str, Any] | None:
     """What the page got when it asked for the config; None for clients without our script."""
     try:
-        seen = json.loads("".join(form.getlist(SEEN)) or "null")
+        seen = json.loads(form.get(SEEN) or "null")
     except (ValueError, RecursionError):
         return None
     return seen if isinstance(seen, Mapping) else None
@@ -139,9 +139,7 @@ def _state(path: Path) -> str:
 def _put_aside(path: Path) -> None:
     if not path.exists():
         return
-    stem = f"{path.name}.backup-{datetime.now(UTC):%Y%m%d_%H%M%S}"
-    names = (path.with_name(stem + (f"-{number}" if number else "")) for number in range(1000))
-    shutil.copy2(path, next(name for name in names if not name.exists()))
+    shutil.copy2(path, path.with_name(f"{path.name}.backup-{datetime.now(UTC):%Y%m%d_%H%M%S_%f}"))
 
 
 def _refusal(status: int, told: str, headers: dict[str, str] | None = None) -> HTTPException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import os
@@ -14,11 +15,13 @@ from fastapi import Depends, Request
 
 from ..errors import GH200Error
 from ..own_files import write_whole
+from ..preflight.check import preflight
+from ..preflight.start import asked_for
+from ..settings.blocks import loaded_values
 from ..settings.dataset_file import IN_MEMORY
 from ..stand_in import StandIn, instead
-from .blocks import is_training_config
-from .judging import judged
-from .live import routes
+from .blocks import is_training_config, written
+from .live import processes_of, routes
 from .page import extend_page
 from .saving import check_inside, check_save, completed_bundle, readable
 
@@ -26,6 +29,9 @@ _logger = logging.getLogger("gh200.web")
 
 LOCAL = "local"
 _SAVE = "/api/training/config"
+_TRIALS = ("/api/training/validate", "/api/training/start")
+# Starlette's limit for a value of a form is 1 MB; inline datasets may be larger.
+LARGEST_VALUE = 64 * 2**20
 # A directory of its own: upstream lists every JSON file beside the configs as one of them.
 _UNFINISHED = ".saving"
 
@@ -48,12 +54,18 @@ def _guard_saves(training: Any) -> None:
 
     user = Depends(training.get_current_user)
 
-    async def guard(request: Request, _user: Any = user) -> None:
-        check_save(await request.form(), training.training_service)
+    async def accept(request: Request, _user: Any = user) -> None:
+        # A request reads its form once: the route behind this gets the same one.
+        await request.form(max_part_size=LARGEST_VALUE)
 
-    found = [
-        route for route in training.router.routes if route.path == _SAVE and "POST" in getattr(route, "methods", ())
-    ]
+    async def guard(request: Request, _user: Any = user) -> None:
+        check_save(await request.form(max_part_size=LARGEST_VALUE), training.training_service)
+
+    posts = [route for route in training.router.routes if "POST" in getattr(route, "methods", ())]
+    for route in posts:
+        if route.path in _TRIALS:
+            route.dependencies.append(Depends(accept))
+    found = [route for route in posts if route.path == _SAVE]
     if len(found) != 1:
         raise GH200Error(
             f"This upstream has {len(found)} routes that save a training config.",
@@ -78,6 +90,20 @@ class Forms(StandIn):
     def validate_training_config(self, store: Any, complete_config: Any, *args: Any, **options: Any) -> Any:
         result = self.upstream.validate_training_config(store, complete_config, *args, **options)
         return judged(result, store, complete_config)
+
+
+def judged(result: Any, store: Any, config: Any) -> Any:
+    """Upstream's verdict on a form, and that of preflight; upstream puts the texts into its page as they are."""
+    blocks, broken = written(config)
+    errors, warnings = [f"{error.what}: {error.why}" for error in broken], []
+    values = {} if broken else loaded_values(blocks)
+    if asked_for(values):
+        path = Path(store._get_config_path(store.get_active_config() or "default"))
+        report = preflight(path, values, processes_of(values), keys=False, read=False)
+        errors, warnings = report.problems, report.warnings
+    result.errors += [html.escape(text, quote=False) for text in errors]
+    result.warnings += [html.escape(text, quote=False) for text in warnings]
+    return result
 
 
 class ConfigFiles(StandIn):

@@ -18,31 +18,12 @@
     }
   };
 
-  // A key that a form does not have stays as it is in the file. An open tab has it without dashes.
-  const dropUnchanged = (form, config) => {
-    for (const [written, value] of Object.entries(config)) {
-      const key = written.replace(/^-+/, "");
-      for (const name of [key, "--" + key]) {
-        const given = form.get(name);
-        if (!keys.includes(key) || given === null || given.length < 200000) continue;
-        try {
-          if (JSON.stringify(JSON.parse(given)) === JSON.stringify(value)) form.delete(name);
-        } catch {
-          // Broken: the server says where.
-        }
-      }
-    }
-  };
-
   const addToSave = (form) => {
     const store = window.Alpine?.store("trainer");
     const text = seen[store?.activeEnvironment];
     if (!text) return;
-    form.delete("gh200_seen");
-    // Upstream's server takes no part of a form above a megabyte.
-    for (const part of text.match(/[^]{1,200000}/gu)) form.append("gh200_seen", part);
+    form.set("gh200_seen", text);
     if (replaces) form.set("gh200_replaces", replaces);
-    else dropUnchanged(form, JSON.parse(text).config || {});
     // Taken out in the dialog that shows the whole config: said, because a key that is only missing is kept.
     const shown = store.activeEnvironmentConfig;
     if (form.has("__replace_active_config__") || !shown) return;
