@@ -17,8 +17,7 @@ from superchip_trainer import Trainer, leaving_of
 
 from simpletuner.gh200.leave import sites
 from simpletuner.gh200.leave.files import MARKER, PLACE, place_in
-from simpletuner.gh200.leave.moments import Leaving
-from simpletuner.gh200.leave.random_states import RandomStates
+from simpletuner.gh200.leave.moments import Leaving, RandomStates
 from simpletuner.gh200.leave.signals import EXIT_CODE, LeaveError
 from simpletuner.gh200.trainer import LoopCount
 
