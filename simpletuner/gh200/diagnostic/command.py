@@ -114,7 +114,6 @@ def _measured(facts: Facts, machine: Machine, options: argparse.Namespace, progr
     try:
         return {name: test(device) for name, (_, test) in tests.items()}
     finally:
-        progress.end()
         device.close()
 
 
