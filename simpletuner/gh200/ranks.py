@@ -47,7 +47,7 @@ def check_ranks(
     accelerator: Any, config: Mapping[str, Any], datasets: Sequence[Any] | None, patience: float = PATIENCE
 ) -> None:
     """Every rank stops with the same error where they differ; nothing is drawn from any generator."""
-    if accelerator is None or accelerator.num_processes < 2:
+    if accelerator.num_processes < 2:
         return
     values = dict(_flat("", {**config, "datasets": _by_id(datasets or config.get("datasets") or ())}))
     mine = Told(accelerator.process_index, socket.gethostname(), values, _missing(datasets or ()))

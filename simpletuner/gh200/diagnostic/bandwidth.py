@@ -110,11 +110,13 @@ def _judged(rates: tuple[Rate, ...], size: int, coherent: bool) -> Bandwidth:
     low, high = PUBLISHED_GB_S
     published = f"published for GH200, not measured by us: {low:g} to {high:g}, peak {PEAK_GB_S:g} a direction"
     slow = [rate for rate in rates if rate.path == PINNED and rate.median < NEAR_ENOUGH * low]
+    status, fix = PASS, ""
     if not coherent:
-        shown = f"{text}; not judged: this GPU is not coherent with the host ({published})"
-        return Bandwidth(PASS, shown, "", size, REPEATS, rates=rates)
-    if slow:
-        fix = "bind the process to the GPU's own CPU node (numactl), stop other users of the memory, check c2c_links"
+        text = f"{text}; not judged: this GPU is not coherent with the host ({published})"
+    elif slow:
+        status = WARN
         text = f"{text}; below {NEAR_ENOUGH:.0%} of the lowest {published}"
-        return Bandwidth(WARN, text, fix, size, REPEATS, rates=rates)
-    return Bandwidth(PASS, f"{text}; {published}", "", size, REPEATS, rates=rates)
+        fix = "bind the process to the GPU's own CPU node (numactl), stop other users of the memory, check c2c_links"
+    else:
+        text = f"{text}; {published}"
+    return Bandwidth(status, text, fix, size, REPEATS, rates=rates)

@@ -13,7 +13,7 @@ import numpy
 import torch
 from accelerate.utils import gather
 
-from ..run import Run
+from ..run import LEAVE, Run, current
 from ..stand_in import StandIn, instead
 from .files import keep_place, mark, place_in, unmark
 from .signals import EXIT_CODE, LeaveError, Signals
@@ -135,3 +135,39 @@ class Leaving(StandIn):
             ) from error
         finally:
             handle.remove()
+
+
+def _leaving() -> Leaving | None:
+    run = current()
+    return run.part(Leaving) if run is not None and run.settings.optimizations.checkpoint_on_signal else None
+
+
+def begin(run: Run) -> None:
+    """As early as the settings are known: a signal may come while models are loaded."""
+    leaving = _leaving()
+    if leaving is not None:
+        leaving.signals.listen()
+        run.report_on(LEAVE, "SIGTERM and SIGUSR1")
+
+
+def join(trainer: Any) -> None:
+    """The Accelerator exists."""
+    leaving = _leaving()
+    if leaving is not None:
+        leaving.join(trainer)
+
+
+def leave_if_asked() -> None:
+    """The loop is about to count a micro-batch; a run that leaves here has not counted it."""
+    leaving = _leaving()
+    if leaving is not None:
+        leaving.leave_if_asked()
+
+
+def training_begins(step: int) -> int:
+    """The counter of micro-batches where upstream begins with it, or where the checkpoint had it."""
+    leaving = _leaving()
+    if leaving is None:
+        return step
+    leaving.training_begins()
+    return step if leaving.resumed_at is None else leaving.resumed_at

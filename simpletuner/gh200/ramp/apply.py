@@ -167,8 +167,6 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
 
     Also for a run without any GH200 settings: its checkpoint may have been made with a ramp.
     """
-    if trainer.accelerator is None:
-        return None
     asked = settings.optimizations if settings else None
     accept_changes = bool(asked and asked.accept_changed_ramp)
     watch = ResumeWatch(trainer, accept_changes=accept_changes, asked=asked is not None)

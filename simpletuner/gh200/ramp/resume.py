@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ class ResumeWatch(StandIn):
         if control.meter is not None:
             record["noise"] = control.meter.noise.record()
         if control.ramp.shape == MEASURED:
-            record["decisions"] = [decision.record() for decision in control.decisions]
+            record["decisions"] = [asdict(decision) for decision in control.decisions]
         write_whole(checkpoint / RECORD, json.dumps(record, indent=1) + "\n")
 
     def _load(self, models: Any, input_dir: str) -> None:

@@ -9,9 +9,8 @@ from ...memory.driver import CudaError
 from .bench import Bench
 from .claims import REFUTED, Answer, NotTested, complete
 from .compared import OUT_OF_TIME, large, trainings
-from .identity import machine
 from .memory import first_touch, hints, prefetch, pressure
-from .processes import forked_child, threads
+from .processes import forked_child, machine, threads
 from .transfers import bandwidth, batch, scale
 
 GONE = "the GPU stopped answering in an earlier part"
