@@ -41,4 +41,12 @@ def stop(error: GH200Error) -> NoReturn:
     """
     sys.stdout.flush()
     print(f"\n{error.render()}", file=sys.stderr, flush=True)
+    _destroy_process_group()
     raise SystemExit(2) from error
+
+
+def _destroy_process_group() -> None:
+    """Torch often aborts at interpreter exit where a gloo process group is left over: exit code -6 instead of 2."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()

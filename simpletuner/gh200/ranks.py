@@ -1,10 +1,9 @@
-"""Whether all ranks of a run were told the same: configs, datasets and clocks, compared before anything is loaded."""
+"""Whether all ranks of a run were told the same: configs and datasets, compared before anything is loaded."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import socket
 import time
@@ -13,17 +12,12 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from accelerate.utils import gather_object
 from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from .errors import GH200Error
 
-logger = logging.getLogger("gh200.settings")
-
-# Seconds; a checkpoint's date and the age of a cache entry mean nothing beyond.
-CLOCKS_APART = 30.0
 # Seconds between the first rank that is here and the last: all of them have just met to make their process group.
 PATIENCE = 120.0
 _LAST_WORDS = 10.0
@@ -53,7 +47,7 @@ def check_ranks(
     accelerator: Any, config: Mapping[str, Any], datasets: Sequence[Any] | None, patience: float = PATIENCE
 ) -> None:
     """Every rank stops with the same error where they differ; nothing is drawn from any generator."""
-    if accelerator is None or accelerator.num_processes < 2:
+    if accelerator.num_processes < 2:
         return
     values = dict(_flat("", {**config, "datasets": _by_id(datasets or config.get("datasets") or ())}))
     mine = Told(accelerator.process_index, socket.gethostname(), values, _missing(datasets or ()))
@@ -72,7 +66,6 @@ def check_ranks(
             why="\n".join(found),
             fix="start every rank with the same config, on machines that all have its folders",
         )
-    _compare_clocks(accelerator, everybody)
 
 
 def _hear(mine: Told, ranks: int, patience: float) -> tuple[list[Told], list[int]]:
@@ -103,17 +96,6 @@ def _has(store: Store, key: str, seconds: float) -> bool:
     except DistStoreError:
         return False
     return True
-
-
-def _compare_clocks(accelerator: Any, everybody: Sequence[Told]) -> None:
-    accelerator.wait_for_everyone()
-    clocks: list[float] = gather_object([time.time()])
-    apart = max(clocks) - min(clocks)
-    if apart > CLOCKS_APART and accelerator.is_main_process:
-        early, late = (everybody[clocks.index(pick(clocks))].name for pick in (min, max))
-        logger.warning(
-            "GH200: the clocks of %s and %s are %.0f s apart: dates of files and logs mislead.", early, late, apart
-        )
 
 
 def differences(everybody: Sequence[Told]) -> list[str]:

@@ -50,7 +50,7 @@ class TrainerHooks:
         from .caches import sites as cache_sites
         from .console import tidy_console
         from .datasets.staged import StagedDatasets
-        from .leave.sites import begin as listen_for_signals
+        from .leave.moments import begin as listen_for_signals
         from .preflight.alone import claim_output
         from .preflight.start import check_run
         from .settings.arguments import remove_blocks, typed_config
@@ -85,9 +85,12 @@ class TrainerHooks:
 
     def _prepare_gh200_ramp(self) -> None:
         """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
+        if self.accelerator is None:
+            return
         from . import run, run_log
-        from .leave.sites import join
+        from .leave.moments import join
         from .memory.affinity import bind_beside
+        from .pools.sites import begin as begin_pools
         from .ramp.apply import build_ramp
         from .ranks import check_ranks
         from .settings.dataset_file import entries_of_file
@@ -104,7 +107,7 @@ class TrainerHooks:
                 datasets = entries_of_file(getattr(self.config, "data_backend_config", None))
                 check_ranks(self.accelerator, StateHooks.get_raw_config(), datasets)
                 self._place_gh200_caches(current, datasets or [])
-            self._begin_gh200_pools(current)
+                begin_pools(self, current)
             self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
             join(self)
         except GH200Error as error:
@@ -116,14 +119,14 @@ class TrainerHooks:
 
     def _prepare_gh200_telemetry(self, current: Any) -> None:
         self._gh200_telemetry = None
-        if current is not None and current.settings.telemetry_interval and self.accelerator is not None:
+        if current is not None and current.settings.telemetry_interval:
             from .telemetry.sites import RunTelemetry
 
             self._gh200_telemetry = RunTelemetry(self, current)
 
     def _place_gh200_caches(self, current: Any, datasets: list[Any]) -> None:
         """While the GPU is still idle: how held latents will get there."""
-        if self.accelerator is None or not current.options.kinds:
+        if not current.options.kinds:
             return
         from .caches.sites import device_known
         from .preflight.latents import latent_batch
@@ -132,19 +135,13 @@ class TrainerHooks:
         config = {key: getattr(self.config, key, None) for key in keys}
         device_known(current, self.accelerator.device, *latent_batch(datasets, config))
 
-    def _begin_gh200_pools(self, current: Any) -> None:
-        if current is not None and self.accelerator is not None:
-            from .pools.sites import begin
-
-            begin(self, current)
-
     def _gh200_first_micro_step(self, step: int) -> int:
         """Training begins: all caches are built, the micro-batch counter starts."""
         if StateHooks._gh200_run is None:
             return step
         from .caches.sites import training_begins
         from .datasets.sites import caches_built
-        from .leave.sites import training_begins as may_leave
+        from .leave.moments import training_begins as may_leave
 
         caches_built(self.config)
         training_begins()
@@ -155,7 +152,7 @@ class TrainerHooks:
 
     def _gh200_batch_wanted(self) -> None:
         """The loop counts a micro-batch, or the end of an epoch, and waits for it."""
-        from .leave.sites import leave_if_asked
+        from .leave.moments import leave_if_asked
 
         leave_if_asked()
         self._gh200_step += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,6 @@ from diagnostic_lab import REPO, schema_errors
 
 from gh200_lab.pages import acceptance as acceptance_page
 from simpletuner.gh200.diagnostic.acceptance.claims import CLAIMS
-from simpletuner.gh200.diagnostic.acceptance.guard import mark_of
 from simpletuner.gh200.diagnostic.acceptance.session import PARTS
 from tests.gpu_stand_in.stand_in import Machine
 
@@ -162,14 +160,6 @@ def test_acceptance_leaves_a_busy_gpu_alone(machine: Machine, smi: dict[str, str
 
 def test_acceptance_on_another_gpus_processes_is_not_refused(machine: Machine) -> None:
     accepted(machine, "--quiet", smi={"compute-apps": "GPU-other, 4711, 9000\n"})
-
-
-def test_acceptance_one_at_a_time(machine: Machine) -> None:
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(mark_of(UUID, str(machine.log.parent)))
-        report, output = accepted(machine, code=3)
-    assert not report and "Another acceptance run is at work" in output
-    accepted(machine, "--quiet")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

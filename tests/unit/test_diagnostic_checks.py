@@ -14,8 +14,7 @@ from diagnostic_lab import MACHINES, changed, diagnose
 from simpletuner.gh200.diagnostic.allocation import Allocation
 from simpletuner.gh200.diagnostic.bandwidth import Rate, _judged
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding, run_checks
-from simpletuner.gh200.diagnostic.facts import Facts
-from simpletuner.gh200.diagnostic.preflighted import Preflighted
+from simpletuner.gh200.diagnostic.facts import Facts, Preflighted
 from simpletuner.gh200.diagnostic.result import gb
 from simpletuner.gh200.diagnostic.software import _is_current
 
@@ -138,14 +137,7 @@ WORST: dict[str, tuple[Make, str]] = {
     "init_on_alloc": (on(GH200, {"proc/cmdline": "init_on_alloc=1"}), "init_on_alloc=1"),
     "memory_mode": (on(GH200, {"sys/devices/system/node/online": "0"}), "GPU 0 says node 1"),
     "numa_binding": (on("four_superchips"), "[0, 1, 2, 3]"),
-    "superchip_map": (
-        on(
-            "four_superchips",
-            nvml={"devices": {place: {"nvmlDeviceGetUUID": f"GPU-{letter * 8}"} for place, letter in enumerate("abcd")}},
-            driver={"uuids": [f"GPU-{letter * 8}" for letter in "aabc"]},
-        ),
-        "GPU-aaaaaaaa 2 times",
-    ),
+    "superchip_map": (on("four_superchips", cpus=list(range(72))), "may only run on node 0"),
     "free_memory": (on("gh200_cdmm", {MEMINFO: meminfo(500, 1.5)}), "1.5 GB of 500.0 GB"),
     "cgroup_memory": (on("limited_container", {"sys/fs/cgroup/memory.current": "68719476000"}), "68.7 GB used"),
     "memlock": (on("x86_h100"), "8.4 MB"),

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -248,7 +248,7 @@ def one_rank() -> None:
     trainer = started(target_effective_batch_size=16)
     rank = trainer.accelerator.process_index
     worst, sizes = worst_error(trainer, 120, seeds=(0, 1), rank=rank, data_of=noisy_rows)
-    told = {"worst": worst, "sizes": sizes, "reasons": [one.record() for one in trainer._gh200_ramp.decisions]}
+    told = {"worst": worst, "sizes": sizes, "reasons": [asdict(one) for one in trainer._gh200_ramp.decisions]}
     print(json.dumps(told))
 
 

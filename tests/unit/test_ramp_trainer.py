@@ -20,6 +20,8 @@ from simpletuner.gh200.ramp import apply as ramp_apply
 from simpletuner.gh200.ramp.answers import TrainerAnswers
 from simpletuner.gh200.ramp.resume import RECORD
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
+from simpletuner.gh200.state import StateHooks
+from simpletuner.gh200.trainer import TrainerHooks
 
 pytestmark = pytest.mark.unit
 REPO = Path(__file__).resolve().parents[2]
@@ -422,3 +424,11 @@ def test_switched_off_it_costs_less_than_five_microseconds() -> None:
     trainer.build(enable_batch_size_rampup=False)
     best = min(timeit.repeat(lambda: trainer._apply_dynamic_gradient_accumulation(), number=10_000, repeat=5)) / 10_000
     assert best < 5e-6
+
+
+def test_ramp_settings_of_a_trainer_without_an_accelerator_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream makes such trainers, to read a config."""
+    monkeypatch.setattr(StateHooks, "_gh200_run", object())
+    trainer = TrainerHooks()
+    trainer._prepare_gh200_ramp()
+    assert trainer.gh200_ramp_scheduler is None

@@ -15,10 +15,9 @@ import torch
 from accelerate.state import AcceleratorState
 from superchip_trainer import Trainer, leaving_of
 
-from simpletuner.gh200.leave import sites
+from simpletuner.gh200.leave import moments
 from simpletuner.gh200.leave.files import MARKER, PLACE, place_in
-from simpletuner.gh200.leave.moments import Leaving
-from simpletuner.gh200.leave.random_states import RandomStates
+from simpletuner.gh200.leave.moments import Leaving, RandomStates
 from simpletuner.gh200.leave.signals import EXIT_CODE, LeaveError
 from simpletuner.gh200.trainer import LoopCount
 
@@ -40,7 +39,7 @@ def leaving(trainer: Trainer) -> Leaving:
 def test_superchip_a_run_that_leaves_has_not_counted_the_next_micro_batch(
     trainer: Trainer, leaving: Leaving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sites, "_leaving", lambda: leaving)
+    monkeypatch.setattr(moments, "_leaving", lambda: leaving)
     LoopCount(trainer)  # type: ignore[arg-type]
     trainer._exit_on_signal()
     assert trainer._gh200_step == 10

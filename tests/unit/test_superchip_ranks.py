@@ -1,4 +1,4 @@
-"""Ranks that were started with different configs, datasets, folders or clocks are named before training."""
+"""Ranks that were started with different configs, datasets or folders are named before training."""
 
 from __future__ import annotations
 
@@ -60,6 +60,26 @@ except GH200Error as error:
     with open(f"{sys.argv[1]}/said", "w") as file:
         file.write(error.why)
     raise
+"""
+
+ENDED_BY_AN_ERROR = """
+import atexit, os
+from gh200_lab.checkout import see_this_checkout
+see_this_checkout()
+from accelerate import Accelerator
+from torch import distributed
+from simpletuner.gh200.errors import GH200Error
+from simpletuner.gh200.ranks import check_ranks
+from simpletuner.gh200.trainer import TrainerHooks
+trainer = TrainerHooks()
+trainer.gh200_exit_on_error = True
+accelerator = Accelerator(cpu=True)
+assert distributed.is_initialized()
+atexit.register(lambda: print("left over" if distributed.is_initialized() else "destroyed"))
+try:
+    check_ranks(accelerator, {"seed": os.environ["RANK"]}, [])
+except GH200Error as error:
+    trainer._end_gh200(error)
 """
 
 
@@ -127,3 +147,10 @@ def test_superchip_a_rank_without_any_key_is_named_and_nobody_waits_for_ever(tmp
     (done,) = ranks(tmp_path, WITHOUT_A_KEY)
     assert done.returncode == 1
     assert "rank 1 for 3 s: it was started without any GH200 setting" in (tmp_path / "said").read_text()
+
+
+def test_superchip_ranks_that_end_by_an_error_leave_no_process_group_and_exit_with_2(tmp_path: Path) -> None:
+    """A group that is left over makes torch abort in some of the runs; whether one is there can be told in all."""
+    for done in ranks(tmp_path, ENDED_BY_AN_ERROR, launcher=False):
+        assert done.returncode == 2 and done.stdout.split() == ["destroyed"], done.stderr[-3000:]
+        assert "seed" in done.stderr

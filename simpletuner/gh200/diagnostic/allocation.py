@@ -64,21 +64,18 @@ class _Run:
         return self.base + start, min(self.chunk, self.size - start)
 
     def fill(self) -> None:
+        self.tell("written by the GPU")
         for index in range(self.chunks):
             # Pages that find no room end in the kernel's OOM killer, so the host is asked again before each chunk.
             if self.room() <= 0:
                 raise Stopped(f"stopped before chunk {index + 1} of {self.chunks}: the host ran low on memory")
             pointer, size = self.part(index)
-            self._step("prefetch", index, self.device.move_in, pointer, size)
-            self._step("write", index, self.device.fill, pointer, word_of(index), size)
+            try:
+                self.device.move_in(pointer, size)
+                self.device.fill(pointer, word_of(index), size)
+            except CudaError as error:
+                raise Stopped(f"chunk {index + 1} of {self.chunks}: {error}") from error
             self.filled += 1
-            self.tell("written by the GPU", self.filled / self.chunks)
-
-    def _step(self, what: str, index: int, call: Callable[..., None], *arguments: int) -> None:
-        try:
-            call(*arguments)
-        except CudaError as error:
-            raise Stopped(f"{what} of chunk {index + 1} of {self.chunks}: {error}") from error
 
     def residency(self) -> None:
         self.moved = sum(self.device.last_moved_here(*self.part(index)) for index in range(self.chunks))
@@ -86,6 +83,7 @@ class _Run:
         self.hbm_used = total - free
 
     def verify(self) -> None:
+        self.tell("read back by the host")
         pool = ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1))
         try:
             for index, right in enumerate(pool.map(self._is_right, range(self.chunks))):
@@ -93,7 +91,6 @@ class _Run:
                     where = f"chunk {index + 1} of {self.chunks}"
                     raise Stopped(f"{where} has wrong bytes: they are not what the GPU wrote")
                 self.verified += 1
-                self.tell("read back by the host", self.verified / self.chunks)
         finally:
             # No reader may be left when the memory goes.
             pool.shutdown(wait=True, cancel_futures=True)

@@ -72,14 +72,19 @@ def measure(device: Device, room: Callable[[], int], coherent: bool, tell: Tell)
         paths = {"pageable": _copied(device, size, ordinary(size)), PINNED: _copied(device, size, device.pinned(size))}
         if device.shares_managed_memory:
             paths["managed prefetch"] = _prefetched(device, size)
-        for number, (path, prepared) in enumerate(paths.items()):
-            tell("bandwidth", number / len(paths))
+        tell("bandwidth")
+        for path, prepared in paths.items():
             with prepared as (into, out):
                 rates += _rates(path, into, out, size)
     except CudaError as error:
         return Bandwidth(FAIL, f"{path}: {error}", "check nvidia-smi and dmesg", rates=tuple(rates))
-    tell("bandwidth", 1.0)
     return _judged(tuple(rates), size, coherent)
+
+
+def timed(step: Step) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
 
 
 def _rates(path: str, into: Step, out: Step, size: int) -> list[Rate]:
@@ -87,10 +92,9 @@ def _rates(path: str, into: Step, out: Step, size: int) -> list[Rate]:
     # There and back in turn: managed memory moves only when it is on the other side. The first round warms up.
     for repeat in range(REPEATS + 1):
         for direction, step in ((IN, into), (OUT, out)):
-            began = time.perf_counter()
-            step()
+            taken = timed(step)
             if repeat:
-                seconds[direction].append(max(time.perf_counter() - began, 1e-9))
+                seconds[direction].append(max(taken, 1e-9))
     found = []
     for direction, times in seconds.items():
         speeds = sorted(size / each / 1e9 for each in times)
@@ -106,11 +110,13 @@ def _judged(rates: tuple[Rate, ...], size: int, coherent: bool) -> Bandwidth:
     low, high = PUBLISHED_GB_S
     published = f"published for GH200, not measured by us: {low:g} to {high:g}, peak {PEAK_GB_S:g} a direction"
     slow = [rate for rate in rates if rate.path == PINNED and rate.median < NEAR_ENOUGH * low]
+    status, fix = PASS, ""
     if not coherent:
-        shown = f"{text}; not judged: this GPU is not coherent with the host ({published})"
-        return Bandwidth(PASS, shown, "", size, REPEATS, rates=rates)
-    if slow:
-        fix = "bind the process to the GPU's own CPU node (numactl), stop other users of the memory, check c2c_links"
+        text = f"{text}; not judged: this GPU is not coherent with the host ({published})"
+    elif slow:
+        status = WARN
         text = f"{text}; below {NEAR_ENOUGH:.0%} of the lowest {published}"
-        return Bandwidth(WARN, text, fix, size, REPEATS, rates=rates)
-    return Bandwidth(PASS, f"{text}; {published}", "", size, REPEATS, rates=rates)
+        fix = "bind the process to the GPU's own CPU node (numactl), stop other users of the memory, check c2c_links"
+    else:
+        text = f"{text}; {published}"
+    return Bandwidth(status, text, fix, size, REPEATS, rates=rates)

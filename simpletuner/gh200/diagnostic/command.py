@@ -19,11 +19,10 @@ from .allocation import Allocation, try_allocation
 from .bandwidth import Bandwidth, measure
 from .checks.table import Finding, run_checks
 from .device import Device
-from .facts import Facts, read_facts
+from .facts import Facts, ask_preflight, read_facts
 from .host import read_host
 from .machine import Machine
 from .output import UNUSABLE, check_output, deliver, report_head
-from .preflighted import ask_preflight
 from .print import Page, Progress, show_facts, show_findings, summary
 from .result import FAIL, SKIP, STATUSES, Result
 
@@ -114,7 +113,6 @@ def _measured(facts: Facts, machine: Machine, options: argparse.Namespace, progr
     try:
         return {name: test(device) for name, (_, test) in tests.items()}
     finally:
-        progress.end()
         device.close()
 
 

@@ -12,7 +12,7 @@ from ..memory.driver import HOST, NO_FLAGS, CudaError, DeviceAttribute, Driver, 
 
 WORD = 4
 GRANULE = 2 << 20
-Tell = Callable[[str, float], None]  # which work, and the share of it that is done
+Tell = Callable[[str], None]  # which work begins
 
 
 def holds(pointer: int, word: int, size: int) -> bool:
@@ -105,6 +105,10 @@ class Device:
     def move_in(self, pointer: int, size: int) -> None:
         """Prefetches managed memory to the GPU."""
         self.driver.prefetch(pointer, size, Place(self.ordinal), self._stream, self.ordinal)
+        self._wait()
+
+    def move_all_in(self, ranges: list[tuple[int, int]]) -> None:
+        self.driver.prefetch_all(ranges, Place(self.ordinal), self._stream, self.ordinal)
         self._wait()
 
     def move_out(self, pointer: int, size: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..preflight.config import Config
 from .allocation import Allocation
@@ -11,10 +12,27 @@ from .bandwidth import Bandwidth
 from .gpu import Gpus, read_gpus
 from .host import Host, read_host
 from .machine import Machine
-from .preflighted import Preflighted
 from .software import Software, read_software
 
+try:
+    from ..preflight.check import preflight
+except ImportError as error:
+    UNASKED = f"{error.name} is not installed in this interpreter"
+else:
+    UNASKED = ""
+
 GRACE = "aarch64"
+
+
+@dataclass(frozen=True)
+class Preflighted:
+    """`unasked` says why nothing could be told."""
+
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    unasked: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,3 +67,13 @@ def read_facts(machine: Machine, say: Callable[[str], None]) -> Facts:
     """What can be told without touching the GPU."""
     say("asking the machine")
     return Facts(read_host(machine), read_gpus(machine), read_software(machine))
+
+
+def ask_preflight(
+    path: Path, config: Mapping[str, object], processes: int, environ: Mapping[str, str], gpu_bytes: int
+) -> Preflighted:
+    if UNASKED:
+        return Preflighted(unasked=UNASKED)
+    report = preflight(path, config, processes, environ, gpu=lambda: gpu_bytes)
+    told = tuple(f"{name}: {text}" for name, text in report.facts.get("told", {}).items())
+    return Preflighted(tuple(report.problems), tuple(report.warnings), tuple(report.not_checked), told)

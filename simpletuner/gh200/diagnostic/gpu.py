@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,8 +75,7 @@ class Gpus:
 
 def read_gpus(machine: Machine) -> Gpus:
     """nvidia-smi goes first: where it hangs, NVML and the driver would hang this process too, beyond any time limit."""
-    query = f"--query-gpu={','.join(SMI_FIELDS)}"
-    smi = machine.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), SMI_SECONDS, machine.environ)
+    smi = run_smi(machine, f"--query-gpu={','.join(SMI_FIELDS)}")
     told = Gpus(
         visible_devices=machine.environ.get("CUDA_VISIBLE_DEVICES"),
         # The kernel module's own first line: proof of a GPU's driver where nothing else can be asked.
@@ -104,19 +103,25 @@ def read_gpus(machine: Machine) -> Gpus:
     )
 
 
+def run_smi(machine: Machine, query: str) -> Ran:
+    return machine.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), SMI_SECONDS, machine.environ)
+
+
+def smi_rows(smi: Ran) -> Iterator[list[str]]:
+    """None where it did not answer."""
+    for line in smi.output.splitlines() if smi.code == 0 else ():
+        yield [cell.strip() for cell in line.split(",")]
+
+
 def _from_nvml(nvml: Any, problems: dict[str, str]) -> tuple[list[Gpu], str | None]:
     if isinstance(nvml, str):
         problems["NVML"] = nvml
         return [], None
     try:
         nvml.nvmlInit()
-    except Exception as error:  # NVML's own error type is only known to the module that may be a stand-in
-        problems["NVML"] = str(error)
-        return [], None
-    try:
         version = _asked(nvml.nvmlSystemGetDriverVersion)
         return [_nvml_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())], version
-    except Exception as error:
+    except Exception as error:  # NVML's own error type is only known to the module that may be a stand-in
         problems["NVML"] = str(error)
         return [], None
     finally:
@@ -160,8 +165,8 @@ def _field(nvml: Any, handle: Any, name: str, scope: int) -> int | None:
         value = nvml.nvmlDeviceGetFieldValues(handle, [(getattr(nvml, name), scope)])[0]
         return int(value.value.uiVal) if value.nvmlReturn == 0 else None
 
-    answer = _asked(ask)
-    return None if answer is None else int(answer)
+    answer: int | None = _asked(ask)
+    return answer
 
 
 def _from_smi(smi: Ran, problems: dict[str, str]) -> tuple[list[Gpu], str | None]:
@@ -169,8 +174,7 @@ def _from_smi(smi: Ran, problems: dict[str, str]) -> tuple[list[Gpu], str | None
         problems["nvidia-smi"] = smi.problem or smi.last_line
         return [], None
     found, version = [], None
-    for line in smi.output.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
+    for cells in smi_rows(smi):
         if len(cells) != len(SMI_FIELDS) or not cells[0].isdigit():
             continue
         version = cells[2]

@@ -39,6 +39,11 @@ class Ran:
         lines = [line.strip() for line in (self.errors.strip() or self.output.strip()).splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.code}"
 
+    def marked(self, mark: str) -> str | None:
+        """The rest of the last line that begins with a mark; None where the command failed or printed none."""
+        found = [line.removeprefix(mark) for line in self.output.splitlines() if line.startswith(mark)]
+        return found[-1] if found and self.code == 0 else None
+
 
 def run_limited(command: Sequence[str], seconds: float, environ: Mapping[str, str] | None = None) -> Ran:
     """Runs a command with a time limit that also holds for what the command itself started."""
@@ -92,11 +97,6 @@ def _nvml() -> Any:
         return f"nvidia-ml-py cannot be imported: {error}"
 
 
-def _cpus() -> frozenset[int]:
-    """The CPUs this process may use; all of them on a system that has no such notion."""
-    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-
-
 def _filesystem(path: Path) -> tuple[int, int] | None:
     """Total and free bytes of the file system a path is on."""
     try:
@@ -129,7 +129,7 @@ class Machine:
     architecture: str = field(default_factory=platform.machine)
     kernel: str = field(default_factory=platform.release)
     page_size: int = field(default_factory=lambda: os.sysconf("SC_PAGE_SIZE"))
-    cpus: frozenset[int] = field(default_factory=lambda: _cpus())
+    cpus: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
     python: tuple[int, int, int] = (sys.version_info[0], sys.version_info[1], sys.version_info[2])
     package: Path = PACKAGE
     run: Callable[[Sequence[str], float, Mapping[str, str] | None], Ran] = run_limited

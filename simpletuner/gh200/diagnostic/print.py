@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
@@ -135,29 +134,11 @@ def summary(findings: tuple[Finding, ...]) -> str:
 
 
 class Progress:
-    """One line on a terminal, one line per kind of work elsewhere; always on standard error."""
+    """One line per kind of work, on standard error."""
 
-    def __init__(self, quiet: bool, stream: TextIO = sys.stderr) -> None:
-        self._quiet, self._stream = quiet, stream
-        self._last, self._work, self._open = 0.0, "", False
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
 
-    def __call__(self, work: str, share: float | None = None) -> None:
-        """`share` of the work is done; None where nobody knows."""
-        if self._quiet:
-            return
-        now = time.monotonic()
-        if share is not None and self._stream.isatty():
-            if share >= 1.0 or now - self._last > 0.1:
-                self._last, self._open = now, True
-                print(f"\r  {work}: {share:4.0%}", end="", file=self._stream, flush=True)
-            if share >= 1.0:
-                self.end()
-        elif work != self._work:
-            print(f"  {work} ...", file=self._stream, flush=True)
-        self._work = work
-
-    def end(self) -> None:
-        """Leaves the line that was being rewritten."""
-        if self._open:
-            print(file=self._stream)
-        self._open = False
+    def __call__(self, work: str) -> None:
+        if not self._quiet:
+            print(f"  {work} ...", file=sys.stderr, flush=True)

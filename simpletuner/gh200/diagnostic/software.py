@@ -98,13 +98,11 @@ def _verified(lock: Path, release: str | None) -> bool | None:
 
 
 def _is_current(package: Path, fork: Path) -> bool:
-    if fork == package.parent:
-        return True
-    ours, theirs = package / "gh200", fork / "simpletuner/gh200"
-    names = {path.relative_to(folder) for folder in (ours, theirs) for path in folder.rglob("*.py")}
-    return all((theirs / name).is_file() and (ours / name).is_file() for name in names) and all(
-        (ours / name).read_bytes() == (theirs / name).read_bytes() for name in names
-    )
+    return fork == package.parent or _sources(package / "gh200") == _sources(fork / "simpletuner/gh200")
+
+
+def _sources(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.py")}
 
 
 def _shown_path(path: Path, tree: Path) -> str:

@@ -77,12 +77,11 @@ def read_torch(machine: Machine) -> Torch | None:
     ran = machine.run(
         (sys.executable, "-c", _WITH_TORCH + _FACTS, json.dumps((PRIVATE, PUBLIC))), TORCH_SECONDS, environ
     )
-    for line in ran.output.splitlines():
-        if ran.code == 0 and line.startswith("FACTS "):
-            facts = json.loads(line.removeprefix("FACTS "))
-            listed = {name: tuple(facts.get(name, ())) for name in ("architectures", "lacking")}
-            return Torch(**facts | listed)
-    return Torch(error=ran.problem or ran.last_line)
+    told = ran.marked("FACTS ")
+    if told is None:
+        return Torch(error=ran.problem or ran.last_line)
+    facts = json.loads(told)
+    return Torch(**facts | {name: tuple(facts.get(name, ())) for name in ("architectures", "lacking")})
 
 
 def refusal(machine: Machine, variable: str) -> tuple[str, str]:

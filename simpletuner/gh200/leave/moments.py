@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import logging
+import random
 import signal
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy
 import torch
 from accelerate.utils import gather
 
-from ..run import Run
+from ..run import LEAVE, Run, current
 from ..stand_in import StandIn, instead
 from .files import keep_place, mark, place_in, unmark
-from .random_states import RandomStates
 from .signals import EXIT_CODE, LeaveError, Signals
 
 logger = logging.getLogger("gh200.leave")
+
+
+@dataclass(frozen=True)
+class RandomStates:
+    """The random generators that Accelerate puts into a checkpoint, as they were at one moment."""
+
+    of_python: Any
+    of_numpy: Any
+    of_torch: torch.Tensor
+    of_cuda: list[torch.Tensor]
+
+    @classmethod
+    def now(cls) -> Self:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return cls(random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda)
+
+    def put_back(self) -> None:
+        random.setstate(self.of_python)
+        numpy.random.set_state(self.of_numpy)
+        torch.set_rng_state(self.of_torch)
+        if self.of_cuda:
+            torch.cuda.set_rng_state_all(self.of_cuda)
 
 
 class Leaving(StandIn):
@@ -111,3 +135,39 @@ class Leaving(StandIn):
             ) from error
         finally:
             handle.remove()
+
+
+def _leaving() -> Leaving | None:
+    run = current()
+    return run.part(Leaving) if run is not None and run.settings.optimizations.checkpoint_on_signal else None
+
+
+def begin(run: Run) -> None:
+    """As early as the settings are known: a signal may come while models are loaded."""
+    leaving = _leaving()
+    if leaving is not None:
+        leaving.signals.listen()
+        run.report_on(LEAVE, "SIGTERM and SIGUSR1")
+
+
+def join(trainer: Any) -> None:
+    """The Accelerator exists."""
+    leaving = _leaving()
+    if leaving is not None:
+        leaving.join(trainer)
+
+
+def leave_if_asked() -> None:
+    """The loop is about to count a micro-batch; a run that leaves here has not counted it."""
+    leaving = _leaving()
+    if leaving is not None:
+        leaving.leave_if_asked()
+
+
+def training_begins(step: int) -> int:
+    """The counter of micro-batches where upstream begins with it, or where the checkpoint had it."""
+    leaving = _leaving()
+    if leaving is None:
+        return step
+    leaving.training_begins()
+    return step if leaving.resumed_at is None else leaving.resumed_at

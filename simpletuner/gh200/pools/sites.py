@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -18,13 +19,13 @@ from ..memory.limits import spoken_size
 from ..memory.places import places
 from ..run import MANAGED, MANAGED_MEMORY, Run
 from .blocks import Blocks, Kind
-from .lookout import Lookout
 from .names import ALLOCATOR_VARIABLES, asks_patched_allocator
 from .refusals import refuse
 from .seams import GradientMoments, TrainerMoments
 from .torch_pool import TorchPool, check_compiler, check_torch
 
 logger = logging.getLogger("gh200.pools")
+LOOK_SECONDS = 0.25
 
 ALL = Kind("everything torch allocates", on_gpu=True)
 KINDS = {
@@ -43,7 +44,9 @@ class ManagedMemory:
         self._driver, self._device, self.budget = driver, device, budget
         self._pools: dict[str, TorchPool] = {}
         self._gradients: GradientMoments | None = None
-        self._lookout = Lookout(budget, self._tell)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="gh200-managed-memory", daemon=True)
+        self._thread.start()
 
     def add(self, name: str, kind: Kind) -> TorchPool:
         blocks = Blocks(kind, self._driver, self._device, self.budget)
@@ -67,6 +70,17 @@ class ManagedMemory:
     def owns(self, base: int) -> bool:
         return any(pool.blocks.owns(base) for pool in self._pools.values())
 
+    def _look(self) -> None:
+        """Does for native code what only Python can: looks for room, and says what was refused."""
+        while not self._ended.wait(LOOK_SECONDS):
+            try:
+                self.budget.look()
+                self._tell()
+            except Exception:
+                # The figure of the last look stays, lowered by every block: too strict, never too loose.
+                logger.warning("GH200 managed memory: nobody sees how much memory is free", exc_info=True)
+                return
+
     def _tell(self) -> None:
         for pool in tuple(self._pools.values()):
             pool.blocks.tell()
@@ -85,7 +99,9 @@ class ManagedMemory:
         logger.info("GH200 managed memory at its peak: %s; bound %s", said, spoken_size(self.budget.limit))
         for pool in self._pools.values():
             pool.close()
-        self._lookout.end()
+        self._ended.set()
+        self._thread.join()
+        self._tell()
 
 
 def begin(trainer: Any, run: Run) -> None:

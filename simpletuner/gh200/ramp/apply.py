@@ -12,11 +12,11 @@ from accelerate.utils import broadcast
 from ..console import show_debug_lines, show_in_bar
 from ..state import StateHooks
 from ..trackers import each_step
-from .answers import TrainerAnswers, answer_validation
-from .counts import EpochCounts
+from .answers import EpochCounts, TrainerAnswers, answer_validation
 from .lr import FOLLOWING, follow_windows
 from .measured import Growth, growth
 from .meter import NoiseMeter
+from .noise import SmoothedNoise
 from .reader import ramp_from
 from .refusals import refuse_where_inexact, refuse_where_unmeasured
 from .resume import ResumeWatch
@@ -114,7 +114,7 @@ class RampControl:
     def continue_measured(self, record: Mapping[str, Any]) -> None:
         """What was measured and decided before the checkpoint, and nothing of what came after it."""
         if self.meter is not None and "noise" in record:
-            self.meter.restore(record["noise"])
+            self.meter.noise = SmoothedNoise.from_record(record["noise"])
         if self.ramp.shape == MEASURED:
             self._take(tuple(map(Growth.from_record, record.get("decisions", ()))))
 
@@ -167,8 +167,6 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
 
     Also for a run without any GH200 settings: its checkpoint may have been made with a ramp.
     """
-    if trainer.accelerator is None:
-        return None
     asked = settings.optimizations if settings else None
     accept_changes = bool(asked and asked.accept_changed_ramp)
     watch = ResumeWatch(trainer, accept_changes=accept_changes, asked=asked is not None)

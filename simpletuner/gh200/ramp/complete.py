@@ -9,9 +9,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from ..own_files import write_whole
 
-_LENGTH = 8
 # Accelerate writes the generators last; upstream its own state before that.
 _NEEDED = ("random_states_0.pkl", "training_state.json")
 _SHARDS_LIST = ".metadata"
@@ -67,35 +68,20 @@ def _missing_rank(checkpoint: Path) -> str:
 def _whole(path: Path) -> bool:
     """Whether the file ends where its own header says."""
     if path.suffix == ".safetensors":
-        return _safetensors_bytes(path) == path.stat().st_size
+        return _is_safetensors(path)
     if path.suffix in {".bin", ".pkl", ".pt", ".pth"}:
-        return zipfile.is_zipfile(path) or _old_pickle(path)
+        return zipfile.is_zipfile(path)
     if path.suffix == ".json":
         return _is_json(path)
     return True
 
 
-def _safetensors_bytes(path: Path) -> int:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH), "little")
-        if length > path.stat().st_size:
-            return -1
-        try:
-            tensors = json.loads(file.read(length))
-        except ValueError:
-            return -1
-    ends = [entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"]
-    return _LENGTH + length + max(ends, default=0)
-
-
-def _old_pickle(path: Path) -> bool:
-    # A plain pickle ends with its stop mark; torch's zip is the usual case.
-    with path.open("rb") as file:
-        first = file.read(1)
-        if first != b"\x80":
-            return False
-        file.seek(-1, 2)
-        return file.read(1) == b"."
+def _is_safetensors(path: Path) -> bool:
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except SafetensorError:
+        return False
 
 
 def _is_json(path: Path) -> bool:

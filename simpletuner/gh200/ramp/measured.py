@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from .noise import SmoothedNoise
@@ -26,9 +26,6 @@ class Growth:
     at_least: float
     noise_scale: float | None
     reason: str
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:

@@ -130,12 +130,6 @@ class NoiseMeter:
         ends = {NAME: found.value, f"{NAME}_low": found.low, f"{NAME}_high": found.high}
         return {name: value for name, value in ends.items() if value is not None}
 
-    def record(self) -> dict[str, Any]:
-        return self.noise.record()
-
-    def restore(self, record: Mapping[str, Any]) -> None:
-        self.noise = SmoothedNoise.from_record(record)
-
 
 @dataclass
 class _MicroBatch:

@@ -76,10 +76,6 @@ class SmoothedNoise:
             keep * self.signal_signal + signal * signal,
         )
 
-    @property
-    def mean_trace(self) -> float:
-        return self.trace / self.weight
-
     def interval(self) -> Interval | None:
         """Trace over signal with Fieller's interval, which stays right where the signal is close to nothing."""
         if self.windows < LEAST_WINDOWS:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import stop
 from ..own_files import write_whole
 from ..run import current
 from ..stand_in import StandIn, instead
@@ -70,9 +70,9 @@ class ResumeWatch(StandIn):
             "sizes": list(control.ramp.sizes),
         }
         if control.meter is not None:
-            record["noise"] = control.meter.record()
+            record["noise"] = control.meter.noise.record()
         if control.ramp.shape == MEASURED:
-            record["decisions"] = [decision.record() for decision in control.decisions]
+            record["decisions"] = [asdict(decision) for decision in control.decisions]
         write_whole(checkpoint / RECORD, json.dumps(record, indent=1) + "\n")
 
     def _load(self, models: Any, input_dir: str) -> None:
@@ -109,8 +109,7 @@ class ResumeWatch(StandIn):
             return result
         problem = self._problem()
         if problem is not None and not self.accept_changes:
-            # Old releases print what train.py raises and report success.
-            stop(problem) if getattr(self.trainer, "gh200_exit_on_error", False) else _raise(problem)
+            self.trainer._end_gh200(problem)
         if problem is not None:
             logger.warning("%s Continuing, because accept_changed_ramp is set.", problem.what)
         self._continue()
@@ -177,7 +176,3 @@ def _check_measured(record: dict[str, Any]) -> None:
             Growth.from_record(decision)
     except (KeyError, TypeError) as error:
         raise ValueError(f"what was measured or decided is not there: {error}") from error
-
-
-def _raise(error: RampError) -> None:
-    raise error

@@ -14,7 +14,7 @@ from ..facts import Facts
 from ..host import read_host
 from ..machine import Machine
 from ..result import gb
-from .claims import NotTested
+from .claims import NOT_TESTED, Answer, NotTested, judged
 from .trainings import Trained, Trainer
 
 SAMPLE = 256 << 20
@@ -52,10 +52,11 @@ class Bench:
             return "none"
         return "NUMA" if self.attribute(DeviceAttribute.NUMA_CONFIG) == NUMA_NODE else "CDMM"
 
-    @property
-    def is_gh200(self) -> bool:
-        """Whether speeds may be judged: what is known of them was measured on this model."""
-        return self.facts.grace and MODEL in self.driver.device_name(self.ordinal)
+    def judged_speed(self, claim: str, right: bool, expected: str, seen: str, **figures: float) -> Answer:
+        """Only on the model on which what is known of speeds was measured."""
+        if self.facts.grace and MODEL in self.driver.device_name(self.ordinal):
+            return judged(claim, right, expected, seen, **figures)
+        return Answer(claim, NOT_TESTED, expected, f"{seen}; not judged: no GH200", figures)
 
     def attribute(self, attribute: DeviceAttribute) -> int:
         return self.driver.device_attribute(attribute, self.ordinal)

@@ -21,7 +21,7 @@ from ..output import deliver, report_head
 from ..print import Page, Progress, show_facts
 from .bench import Bench
 from .claims import CLAIMS, REFUTED, VERDICTS, Answer, complete
-from .guard import only_one, refuse_busy
+from .guard import refuse_busy
 from .session import run_parts
 from .trainings import Trained, Trainer
 
@@ -127,11 +127,9 @@ def _try(done: Acceptance, machine: Machine, progress: Progress, trainer: MakeTr
         return
     try:
         uuid = driver.device_uuid(ORDINAL)
-        with only_one(uuid):
-            refuse_busy(done.facts, machine, uuid, driver.memory_info(ORDINAL))
-            _run(done, Device(driver, ORDINAL), machine, progress, trainer)
+        refuse_busy(done.facts, machine, uuid, driver.memory_info(ORDINAL))
+        _run(done, Device(driver, ORDINAL), machine, progress, trainer)
     finally:
-        progress.end()
         driver.let_go()
 
 

@@ -38,7 +38,7 @@ class Runs:
         left = self._bench.left()
         if left <= self._longest:
             raise NotTested(OUT_OF_TIME)
-        self._bench.tell(f"training: {order.name}", 0.0)
+        self._bench.tell(f"training: {order.name}")
         try:
             trained = self._trainer.train(order, left + GRACE)
         except TimeoutError:

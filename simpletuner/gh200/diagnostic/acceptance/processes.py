@@ -1,4 +1,4 @@
-"""Threads that never used CUDA, and forked children: who has a context, and who has the memory."""
+"""Which machine it is, how torch would go beyond HBM, and what threads and forked children have of CUDA and memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,34 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 
-from ...memory.driver import HOST, Advice, CudaError
+from ...memory.driver import HOST, Advice, CudaError, DeviceAttribute
 from ...memory.pages import PAGE
 from .bench import Bench
 from .claims import Answer, judged
 
 CHILD_SECONDS = 20.0
 TOUCHED, REFUSED, CALLED = 0, 41, 42
+
+
+def machine(bench: Bench) -> Iterator[Answer]:
+    told, seen = bench.facts.memory_mode, bench.mode
+    yield judged("memory_mode", told == seen, "both say the same", f"kernel and NVML: {told}; driver: {seen}")
+    page = bench.facts.host.page_bytes
+    yield judged("page_size", PAGE % page == 0, "4 or 64 KB pages", f"{page // 1024} KB pages", page_bytes=page)
+    concurrent = bench.attribute(DeviceAttribute.CONCURRENT_MANAGED_ACCESS)
+    yield judged("concurrent_access", concurrent == 1, "attribute 89 is 1", f"it is {concurrent}")
+    beyond = bench.facts.software.beyond_hbm
+    yield judged("torch_allocator", beyond.possible, "pools of stock torch, or a build with use_uvm keys", beyond.text)
+    # Last, as a driver that does not tell a UUID ends this part.
+    known = {gpu.uuid: gpu.index for gpu in bench.facts.gpus.devices if gpu.uuid}
+    uuids = [bench.driver.device_uuid(device) for device in range(bench.driver.device_count)]
+    shown = [
+        f"CUDA {device} is NVML {known[uuid]} ({uuid})"
+        if uuid in known
+        else f"CUDA {device} ({uuid}) is unknown to NVML"
+        for device, uuid in enumerate(uuids)
+    ]
+    yield judged("devices_by_uuid", set(uuids) <= set(known), "one entry each", "; ".join(shown))
 
 
 def threads(bench: Bench) -> Iterator[Answer]:

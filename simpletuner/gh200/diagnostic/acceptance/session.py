@@ -6,16 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...memory.driver import CudaError
-from .batch import batch
 from .bench import Bench
 from .claims import REFUTED, Answer, NotTested, complete
 from .compared import OUT_OF_TIME, large, trainings
-from .identity import machine
-from .moving import hints, prefetch
-from .pressure import pressure
-from .processes import forked_child, threads
-from .scale import bandwidth, scale
-from .touching import first_touch
+from .memory import first_touch, hints, prefetch, pressure
+from .processes import forked_child, machine, threads
+from .transfers import bandwidth, batch, scale
 
 GONE = "the GPU stopped answering in an earlier part"
 
@@ -58,7 +54,7 @@ def run_parts(bench: Bench, answers: dict[str, Answer]) -> None:
         if part.optional and bench.left() <= 0:
             complete(answers, OUT_OF_TIME, part.name)
             continue
-        bench.tell(part.name, 0.0)
+        bench.tell(part.name)
         if _gone(part, bench, answers):
             complete(answers, GONE)
             return

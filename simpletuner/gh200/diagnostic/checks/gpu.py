@@ -6,12 +6,12 @@ from ..facts import Facts
 from ..gpu import Gpu
 from ..result import FAIL, PASS, SKIP, WARN, Result, gb
 from .declare import NO_DEVICE, Group, each_gpu
-from .map import superchip_map
 
 GPU = Group("gpu")
 # On the page they come last.
 MEASURED = Group("gpu")
 
+CPU_NODE = "host_numa_id"
 LEAST_DRIVER = 535  # older ones lack advice and prefetch with a location
 GOOD_DRIVER = 570  # older ones kept file cache in HBM
 LEAST_CAPABILITY = (8, 0)
@@ -58,10 +58,39 @@ def cuda_device(facts: Facts) -> Result:
     return Result(FAIL, f"{NO_DEVICE} can be used: {gpus.source} sees {count}, but {reason}{hint}")
 
 
-GPU.check(
-    FAIL, "Which GPU, CPUs and memory does each rank get?",
+@GPU.check(
+    WARN, "Which GPU, CPUs and memory does each rank get?",
     "docs/SUPERCHIPS.md has the launch lines; numactl --show, nvidia-smi topo -m and CUDA_VISIBLE_DEVICES tell more",
-)(superchip_map)  # fmt: skip
+)  # fmt: skip
+def superchip_map(facts: Facts) -> Result:
+    """Torch gives local rank N the device CUDA counts as N, which need not be NVML's N."""
+    seen = sorted(
+        (gpu for gpu in facts.gpus.devices if gpu.cuda_number is not None), key=lambda gpu: gpu.cuda_number or 0
+    )
+    if not seen:
+        return Result(SKIP, NO_DEVICE if not facts.gpus.devices else "CUDA itself was not asked")
+    drawn = "; ".join(map(_drawn, seen))
+    # A scheduler gave the job a GPU and the CPUs of another one, or numactl stands in front of the launcher.
+    allowed, nodes = set(facts.host.cpu_nodes_used), {node.number for node in facts.host.nodes if node.cpus}
+    wanted = {gpu.index: gpu.attributes.get(CPU_NODE, -1) for gpu in seen if gpu.coherent}
+    apart = [f"GPU {index} (node {node})" for index, node in wanted.items() if node in nodes - allowed]
+    if not apart or not allowed:
+        return Result(PASS, drawn)
+    here = ", ".join(map(str, sorted(allowed)))
+    return Result(
+        WARN,
+        f"{drawn}. this process may only run on node {here}, not beside {', '.join(apart)}",
+        "start the launcher on all CPUs of the job; in Slurm --gpus-per-node with --cpus-per-task for all ranks of a machine, and no --gpu-bind",
+    )
+
+
+def _drawn(gpu: Gpu) -> str:
+    parts = [f"rank {gpu.cuda_number}: GPU {gpu.index}"]
+    parts += [gpu.uuid] if gpu.uuid else []
+    node = gpu.attributes.get(CPU_NODE, -1)
+    parts += [f"CPU node {node}"] if node >= 0 else []
+    parts += [f"HBM node {gpu.numa_node}"] if gpu.numa_node is not None else []
+    return ", ".join(parts)
 
 
 @GPU.check(FAIL, "Is it a GH200?", "none needed; run on a GH200 for its features")

@@ -120,8 +120,7 @@ def cuda_bindings(facts: Facts) -> Result:
         if facts.software.torch is None:
             return Result(SKIP, f"not installed; neither is torch: {USE_VENV}")
         return Result(FAIL, "not installed: no memory hints, and unified-memory caches stay in plain RAM")
-    major, minor = (int(part) if part.isdigit() else 0 for part in f"{text}.0".split(".")[:2])
-    if (major, minor) < LEAST_BINDINGS:
+    if _numbers(text) < LEAST_BINDINGS:
         return Result(FAIL, f"{text}: advice with a location came with 12.9")
     return Result(PASS, text)
 
