@@ -31,6 +31,13 @@ def take_config_flag() -> None:
     take()
 
 
+def train_command() -> None:
+    """Before `simpletuner` parses its command line."""
+    from .settings.train_command import train_command as rewrite
+
+    rewrite()
+
+
 def dataset_entries(entries: list[dict[str, Any]], factory: Any) -> list[dict[str, Any]]:
     from .caches.dirs import directories_for_run
     from .datasets.sites import dataset_entries as as_local

@@ -184,6 +184,7 @@ LAUNCHERS = {
         [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=1", str(TRAIN)],
         1,
     ),
+    "simpletuner": ([sys.executable, "-c", "from simpletuner.cli import main; raise SystemExit(main())", "train"], 1),
 }
 
 

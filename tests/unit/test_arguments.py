@@ -19,6 +19,7 @@ from simpletuner.gh200.errors import ConfigFileError, RejectedConfig
 from simpletuner.gh200.preflight.start import take_config_flag
 from simpletuner.gh200.settings import arguments
 from simpletuner.gh200.settings.problems import SettingsError
+from simpletuner.gh200.settings.train_command import train_command, train_command_line
 from simpletuner.gh200.state import StateHooks
 
 pytestmark = pytest.mark.unit
@@ -63,6 +64,8 @@ def test_without_our_keys_every_argument_comes_back_as_it_is() -> None:
     assert arguments.incoming_arguments(None) is None
     arguments.take_config_flag()
     assert sys.argv == ["train.py"]
+    argv = ["simpletuner", "train", "--env", "x", "a=b"]
+    assert train_command_line(argv) is argv
 
 
 @pytest.mark.parametrize("prefix", ["", "--"])
@@ -294,15 +297,46 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 def test_launchers_end_the_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py", "--config", "no/such.json"])
-    with pytest.raises(SystemExit) as ended:
-        take_config_flag()
-    assert ended.value.code == 2 and "no/such.json" in capfd.readouterr().err
+    for call, argv in ((take_config_flag, ["train.py"]), (train_command, ["simpletuner", "train"])):
+        monkeypatch.setattr(sys, "argv", [*argv, "--config", "no/such.json"])
+        with pytest.raises(SystemExit) as ended:
+            call()
+        assert ended.value.code == 2 and "no/such.json" in capfd.readouterr().err
 
 
 def test_help_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--config", "no/such.json", "--help"])
     take_config_flag()
+
+
+def test_train_command_takes_the_flags_of_train_py() -> None:
+    argv = [
+        "simpletuner",
+        "--ssl",
+        "train",
+        "--config",
+        "my.json",
+        "--env",
+        "e",
+        "--steps=5",
+        "--flag",
+        "--json",
+        '{"a": "=b"}',
+        "k=v",
+    ]
+    expected = [
+        "simpletuner",
+        "--ssl",
+        "train",
+        "--env",
+        "e",
+        "config=my.json",
+        "steps=5",
+        "flag",
+        'json={"a": "=b"}',
+        "k=v",
+    ]
+    assert train_command_line(argv) == expected
 
 
 JSON_VALUES = st.recursive(

@@ -92,7 +92,7 @@ def test_quiet_missing_config_is_named_before_anything_is_loaded(checkout: Check
         [python, str(fork / "simpletuner/train.py")],
         [python, str(slow), "launch", str(fork / "simpletuner/train.py")],
     ]
-    for start in starts:
+    for start in [*starts, [str(checkout.root / ".venv/bin/simpletuner"), "train"]]:
         done = subprocess.run([*start, *named], capture_output=True, text=True, cwd=fork, check=False)
         assert (done.returncode, done.stdout) == (2, ""), start
         assert "cannot be read" in done.stderr and "nope.json, looked for in" in done.stderr

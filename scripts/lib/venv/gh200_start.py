@@ -9,11 +9,13 @@ import sys
 
 
 def _training(words: list[str]) -> list[str]:
-    """What follows the fork's train.py on a command line; empty where it is not there."""
+    """What follows the fork's train.py, or `simpletuner train`, on a command line; empty where there is neither."""
     for place, word in enumerate(words):
         if word == "-c":
             break
         folder, name = os.path.split(word)
+        if name == "simpletuner" and words[place + 1 : place + 2] == ["train"]:
+            return words[place + 2 :]
         beside = [os.path.join(folder, "gh200"), os.path.join(folder, "simpletuner", "gh200")]
         if name == "train.py" and any(map(os.path.isdir, beside)):
             return words[place + 1 :]
