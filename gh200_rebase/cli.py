@@ -25,7 +25,7 @@ examples:
   ./execute_gh200_rebase.sh --upstream git:../SimpleTuner@main --into ../SimpleTuner
   ./execute_gh200_rebase.sh explain 01                          what patch 01 does and where it lands
   ./execute_gh200_rebase.sh check --upstream pypi:latest --propose   write a repair for each edit that lost its place
-  ./execute_gh200_rebase.sh matrix --git ../SimpleTuner --first-parent   every commit since 4.0.6
+  ./execute_gh200_rebase.sh matrix --from 4.5.0                  every release since 4.5.0
   ./execute_gh200_rebase.sh --rollback                          back to the tree as it was before the last run
 """
 
@@ -102,20 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     add("export", "unified diffs of all patches, for reading", upstream=True, into="folder for the diffs")
     lock = add("lock", "verify every release and rewrite patches/lock.json; run it after reviewing drift")
     matrix = add("matrix", "apply to every PyPI release in a range; proofs, drift, a table")
-    blame = add("blame", "which commits (or, without --git, releases) touched the place of one edit")
-    blame.add_argument("edit", metavar="EDIT", help="NN/id, or the id alone")
-    blame.add_argument("--all", action="store_true", help="also what changed elsewhere in the scope")
-    for sub in (lock, matrix, blame):
+    for sub in (lock, matrix):
         sub.add_argument(
             "--from", dest="first", metavar="VERSION", default=commands.OLDEST, help=f"oldest ({commands.OLDEST})"
         )
         sub.add_argument("--to", dest="last", metavar="VERSION", default="latest", help="newest (latest)")
         sub.add_argument("--jobs", type=_count, help="processes (default: one per core)")
-    for sub in (matrix, blame):
-        sub.add_argument(
-            "--git", metavar="REPO", help="every commit of a clone or bare mirror; --from and --to are then refs"
-        )
-        sub.add_argument("--first-parent", action="store_true", help="with --git: only what was merged, not how")
     wheel = add("wheel", "the fork as a wheel X.Y.Z+gh200.N", into="folder for the wheel (default: build/dist)")
     wheel.add_argument("--fork", metavar="DIR", type=Path, help="the fork's tree (default: build/fork)")
     verify = add("verify", "whether a wheel or a tree is what these patches make of its upstream", upstream=True)

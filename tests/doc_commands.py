@@ -44,6 +44,7 @@ SETUP = "tests/unit/test_setup.py"
 BENCH = "tests/unit/test_unified_bench.py"
 SCRIPTS = "tests/fork/test_validation_scripts.py"
 EXAMPLE = Elsewhere("tests/unit/test_docs.py::test_the_worked_example_of_a_rebase", "worked example")
+BISECT = Elsewhere("tests/unit/test_bisect.py::test_bisect_names_the_commit_that_broke_or_moved_an_edit", "bisect")
 LAUNCH = Elsewhere("tests/fork/test_settings_loaders.py::test_settings_config_flag_under_each_launcher", "accelerate")
 NEW_JOB = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_by_the_line_it_printed", "new_job")
 FAMILY = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_a_transformer_family", "make_family")
@@ -203,12 +204,8 @@ COMMANDS: dict[str, How] = {
     "./execute_gh200_rebase.sh check --upstream pypi:latest --propose": Elsewhere(
         "tests/unit/test_propose.py::test_propose_finds_the_place_and_writes_the_variant", "--propose"
     ),
-    "./execute_gh200_rebase.sh matrix --git ../SimpleTuner --first-parent": Elsewhere(
-        "tests/unit/test_history.py::test_matrix_of_every_commit_names_the_one_that_broke", "--first-parent"
-    ),
-    "./execute_gh200_rebase.sh blame 05/builder --git ../SimpleTuner --first-parent": Elsewhere(
-        "tests/unit/test_history.py::test_blame_names_commit_author_date_and_subject", "blame"
-    ),
+    "git -C ../SimpleTuner bisect start v4.5.0 v4.4.1": BISECT,
+    'git -C ../SimpleTuner bisect run "$PWD/execute_gh200_rebase.sh" check --upstream path:.': BISECT,
     "git notes --ref=gh200 show": Elsewhere(
         "tests/unit/test_reproducible.py::test_reproducible_fork_in_two_folders", "--ref=gh200"
     ),

@@ -2,12 +2,11 @@
 
 from .build import apply, status, verify, wheel
 from .look import check, explain, export, review
-from .releases import OLDEST, blame, lock, manifest, matrix
+from .releases import OLDEST, lock, manifest, matrix
 
 __all__ = [
     "OLDEST",
     "apply",
-    "blame",
     "check",
     "explain",
     "export",

@@ -1,4 +1,4 @@
-"""Commands about many upstreams at once: every release, every commit, and what was recorded of them."""
+"""Commands about many upstreams at once: every release, and what was recorded of them."""
 
 from __future__ import annotations
 
@@ -6,67 +6,22 @@ from argparse import Namespace
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import EXIT_ANCHOR, EXIT_CLEAN, AnchorFailed, Refused
-from ..lock import history as history_run
+from ..errors import EXIT_CLEAN, AnchorFailed, Refused
 from ..lock import matrix as matrix_run
-from ..pages import history as history_page
 from ..pages import manifest as manifest_page
 from ..patches import lockfile
-from ..patches.patchmodel import Edit
 from ..project import Project
-from ..upstream import history, registry
+from ..upstream import registry
 from .common import Result
 
 OLDEST = "4.0.6"
 
 
 def matrix(project: Project, options: Namespace, result: Result) -> int:
-    if options.git:
-        return _every_commit(project, options, result)
     rows = _matrix_rows(project, options)
     print(matrix_run.render(rows, project.lock))
     result.update(matrix_run.as_json(rows, project.lock))
     return matrix_run.exit_code(rows, project.lock)
-
-
-def _every_commit(project: Project, options: Namespace, result: Result) -> int:
-    rows = _history_rows(project, options)
-    moves = history_run.moves(rows)
-    print(history_page.render(rows, moves, project.lock))
-    result.update(history_page.as_json(rows, moves, project.lock))
-    print(f"written: {history_page.write(rows, project.lock, project.build / 'matrix')}")
-    return history_run.exit_code(rows, project.lock)
-
-
-def _history_rows(project: Project, options: Namespace, only: str = "") -> list[history_run.Row]:
-    repo = history.repository(options.git)
-    last = "HEAD" if options.last == "latest" else options.last
-    found = history.changes(repo, options.first, last, options.first_parent)
-    return history_run.run(project, repo, found, options.jobs, only)
-
-
-def blame(project: Project, options: Namespace, result: Result) -> int:
-    edit = _one_edit(project, options.edit)
-    if options.git:
-        rows = _history_rows(project, options, edit.key)
-        # The unit holds the other edits of the same file too.
-        moves = [move for move in history_run.moves(rows) if move.edit == edit.key]
-        print(history_page.blame(edit, rows, moves, show_all=options.all))
-        result["moves"] = [history_page.move_as_json(move) for move in moves]
-        return EXIT_ANCHOR if any(text.startswith(f"{edit.key}:") for text in rows[-1].failures) else EXIT_CLEAN
-    print(history_page.blame_releases(edit, project.lock))
-    return EXIT_CLEAN
-
-
-def _one_edit(project: Project, name: str) -> Edit:
-    edits = [edit for patch in project.patches for edit in patch.edits]
-    found = [edit for edit in edits if name in (edit.key, edit.id)]
-    if len(found) != 1:
-        raise Refused(
-            f"{name!r} names {len(found) or 'no'} edit{'s' * (len(found) > 1)}",
-            fix=f"use one of {', '.join(edit.key for edit in found or edits)}",
-        )
-    return found[0]
 
 
 def lock(project: Project, options: Namespace, result: Result) -> int:

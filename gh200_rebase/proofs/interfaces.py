@@ -43,12 +43,7 @@ def check_interfaces(
     for path in overlay.paths():
         if path.endswith(".py") and path.startswith(f"{PACKAGE}/"):
             results += _overlay_results(path, modules)
-    return (*results, *expected_results(patches, tree))
-
-
-def overlay_results(path: str, overlay: Tree, patched: Tree) -> list[InterfaceResult]:
-    """What one file of the overlay uses of upstream; `patched` is upstream with the edits."""
-    return _overlay_results(path, Modules(overlay, patched))
+    return (*results, *_expected_results(patches, tree))
 
 
 @deep_trees()
@@ -57,7 +52,7 @@ def _overlay_results(path: str, modules: Modules) -> list[InterfaceResult]:
 
 
 @deep_trees()
-def expected_results(patches: Sequence[Patch], tree: Tree) -> list[InterfaceResult]:
+def _expected_results(patches: Sequence[Patch], tree: Tree) -> list[InterfaceResult]:
     return [_expected(patch, item, tree) for patch in patches for item in patch.expects]
 
 

@@ -80,23 +80,3 @@ class ChangedTree:
 
     def has_folder(self, path: str) -> bool:
         return self.base.has_folder(path) or any(name.startswith(f"{path}/") for name in self.changed)
-
-
-class TracedTree:
-    """A tree that remembers what was asked of it: `asked` is all that an answer drawn from it can depend on."""
-
-    def __init__(self, base: Tree) -> None:
-        self.base = base
-        self.asked: set[str] = set()
-
-    def read(self, path: str) -> bytes | None:
-        self.asked.add(path)
-        return self.base.read(path)
-
-    def paths(self) -> list[str]:
-        self.asked.add("")
-        return self.base.paths()
-
-    def has_folder(self, path: str) -> bool:
-        self.asked.add(path)
-        return self.base.has_folder(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gh200_rebase.lock.drift import INFO, REVIEW, WARNING, compare
 from gh200_rebase.pages import manifest, supported
 from gh200_rebase.patches.lockfile import Entry, Lock
 from gh200_rebase.project import Project
@@ -170,12 +171,31 @@ def _bash(command: str, where: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _example() -> tuple[str, list[tuple[str, str, str]]]:
+    """The worked example of REBASING.md, and its table of places that moved."""
+    text = section(next(page for page in pages() if page.name == "docs/REBASING.md"), "## A worked example")
+    return text, re.findall(r"^\| `([^`]+)` \| (\w+) \| (.+) \|$", text, re.MULTILINE)
+
+
+def test_the_places_of_the_worked_example_moved_as_the_lock_says() -> None:
+    lock = Project(ROOT).lock
+    text, places = _example()
+    assert "## A worked example: 4.4.1 to 4.5.0" in text and {level for _, level, _ in places} == {
+        REVIEW,
+        WARNING,
+        INFO,
+    }
+    for key, level, what in places:
+        after = lock.expected(key, "4.5.0")
+        assert after is not None, f"{key} is not in the lock"
+        assert compare(lock.expected(key, "4.4.1"), after) == (level, what), key
+
+
 @pytest.mark.slow(reason="rebases onto several releases in a clone")
 @pytest.mark.network
 def test_the_worked_example_of_a_rebase(tmp_path: Path) -> None:
     """The commands of REBASING.md in order, in a clone of this checkout as it stands, and the same on a matrix."""
-    page = next(page for page in pages() if page.name == "docs/REBASING.md")
-    text = section(page, "## A worked example")
+    text, places = _example()
     commands = [line for language, body in FENCE.findall(text) if language == "bash" for line in body.splitlines()]
     assert commands[:2] == ["git clone -q . build/example", "cd build/example"]
     clone = _clone(tmp_path)
@@ -185,9 +205,9 @@ def test_the_worked_example_of_a_rebase(tmp_path: Path) -> None:
         "./execute_gh200_rebase.sh --dry-run --upstream pypi:4.5.0": dry_run.returncode
     }
     assert dry_run.returncode == 2
-    shown = FENCE.findall(text)[1][1].splitlines()
-    assert [line for line in shown[5:] if line and line not in dry_run.stdout + dry_run.stderr] == []
-    assert "accepted: 4.5.0 05/builder" in said["./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.5.0"].stdout
+    lines = (dry_run.stdout + dry_run.stderr).splitlines()
+    assert [key for key, _, what in places if not any(key in line and what in line for line in lines)] == []
+    assert "accepted: 4.5.0 05/builders:" in said["./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.5.0"].stdout
     assert _bash("./execute_gh200_rebase.sh matrix --from 4.4.1 --to 4.5.0", clone).returncode == 0
     assert _bash("./execute_gh200_rebase.sh manifest", clone).returncode == 0
 
