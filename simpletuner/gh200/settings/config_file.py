@@ -45,24 +45,26 @@ def read_config_file(path: Path) -> dict[str, object]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
         if not text.strip():
-            raise _unusable(path, "is empty")
+            raise _unusable(path, "The file given with --config is empty.")
         config = parse(text)
     except OSError as error:
-        raise _unusable(path, "cannot be read", error.strerror or str(error)) from error
+        raise _unusable(path, "The file given with --config cannot be read.", error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise _unusable(path, "is not text", f"not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise _unusable(
+            path, "The file given with --config is not text.", f"not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
     except (ValueError, RecursionError) as error:
         why = str(error) or type(error).__name__
         fix = "correct the file; nothing else is loaded instead"
-        raise _unusable(path, "cannot be parsed", why, fix) from error
+        raise _unusable(path, "The file given with --config cannot be parsed.", why, fix) from error
     if not isinstance(config, dict):
         why = f"its top level is a {type(config).__name__}, not a block of keys"
-        raise _unusable(path, "is no training config", why)
+        raise _unusable(path, "The file given with --config is no training config.", why)
     return _one_spelling_per_key(config, path)
 
 
 def _unusable(path: Path, what: str, why: str = "", fix: str = _FIX) -> ConfigFileError:
-    return ConfigFileError(f"The file given with --config {what}.", where=str(path), why=why, fix=fix)
+    return ConfigFileError(what, where=str(path), why=why, fix=fix)
 
 
 def _one_spelling_per_key(config: dict[str, object], path: Path) -> dict[str, object]:
