@@ -27,7 +27,7 @@ def main() -> int:
     parent = ModuleType("simpletuner")
     parent.__path__ = [str(PACKAGE)]
     sys.modules["simpletuner"] = parent
-    return int(import_module("simpletuner.gh200.diagnostic.command").main(trainer=_trainer))
+    return int(import_module("simpletuner.gh200.cli.doctor").main(trainer=_trainer))
 
 
 def _trainer() -> Any:

@@ -18,10 +18,10 @@ from typing import Any
 
 from PIL import Image
 
-from simpletuner.gh200 import run
+from simpletuner.gh200 import runtime
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.hooks import metadata_backend
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.settings.sources import read_settings
 
 NAME = "pictures"
 
@@ -46,14 +46,14 @@ def arguments(output: Path, **changes: Any) -> Namespace:
 def fast_start(on: bool = True) -> Iterator[None]:
     """A run with the fast start on; without one, all is upstream's own code."""
     if not on:
-        run.end()
+        runtime.end()
         yield
         return
-    run.begin(read_settings({"gh200_optimizations": {"fast_start": True}}, {}), CacheOptions())
+    runtime.begin(read_settings({"gh200_optimizations": {"fast_start": True}}, {}), CacheOptions())
     try:
         yield
     finally:
-        run.end()
+        runtime.end()
 
 
 class Alone:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simpletuner.gh200.caches import sites
-from simpletuner.gh200.caches.store import CacheStore
-from simpletuner.gh200.run import Run, begin, current
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.settings.schema import Settings
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.backends.tensors import sites
+from simpletuner.gh200.backends.tensors.store import CacheStore
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.config.schema import Settings
+from simpletuner.gh200.config.sources import read_settings
+from simpletuner.gh200.runtime import Run, begin, current
 
 
 def begin_memory_run(options: CacheOptions, settings: Settings | None = None) -> Run:

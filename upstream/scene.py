@@ -70,7 +70,7 @@ def metadata_backend(folder: Path) -> Any:
 def dataset(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of the dataset file as SimpleTuner's factory gets it."""
     if IN_OUR_FORK:
-        from simpletuner.gh200.start.directories import absolute_directories
+        from simpletuner.gh200.backends.scan.directories import absolute_directories
 
         return absolute_directories([entry])[0]
     return entry
@@ -80,10 +80,10 @@ def use_our_fork() -> bool:
     """In the GH200 fork its fast start is turned on; in plain SimpleTuner there is nothing to turn on."""
     if not IN_OUR_FORK:
         return False
-    from simpletuner.gh200.run import begin
-    from simpletuner.gh200.settings.cache_options import CacheOptions
-    from simpletuner.gh200.settings.sources import read_settings
-    from simpletuner.gh200.start.dummy_scheduler import provide
+    from simpletuner.gh200.backends.scan.dummy_scheduler import provide
+    from simpletuner.gh200.config.cache_options import CacheOptions
+    from simpletuner.gh200.config.sources import read_settings
+    from simpletuner.gh200.runtime import begin
 
     provide()
     begin(read_settings({"gh200_optimizations": {"fast_start": True}}, {}), CacheOptions())

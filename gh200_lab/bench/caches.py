@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.caches.registered import CacheKind
-from simpletuner.gh200.caches.sites import known_finite, placed_latent
-from simpletuner.gh200.caches.store import CacheStore
+from simpletuner.gh200.backends.tensors.registered import CacheKind
+from simpletuner.gh200.backends.tensors.sites import known_finite, placed_latent
+from simpletuner.gh200.backends.tensors.store import CacheStore
+from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory.process import process_memory
-from simpletuner.gh200.run import end
-from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.runtime import end
 
 from ..memory_run import begin_memory_run, store
 from .peers import in_tmpfs, local_backend, local_class, tiered_backend

@@ -18,9 +18,9 @@ _RANK = """
 import io, json, os, sys, time
 from contextlib import redirect_stderr
 from pathlib import Path
-from simpletuner.gh200.datasets.arena import Handle, attach
-from simpletuner.gh200.datasets.staging import stage
-from simpletuner.gh200.settings.schema import InMemory
+from simpletuner.gh200.backends.ram.arena import Handle, attach
+from simpletuner.gh200.backends.ram.staging import stage
+from simpletuner.gh200.config.schema import InMemory
 root, handle, touch = sys.argv[1:]
 def private():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
@@ -30,7 +30,7 @@ def fill():
         return stage("bench", root, InMemory())
 before, began = private(), time.perf_counter()
 if touch == "two ids":
-    from simpletuner.gh200.datasets.sharing import shared_arena
+    from simpletuner.gh200.backends.ram.sharing import shared_arena
     both = [shared_arena(name, os.path.realpath(root), None, fill) for name in ("id0", "id1")]
     arena = both[1]
 else:

@@ -15,9 +15,9 @@ from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 
-from simpletuner.gh200.datasets.arena import SharedArena, attach
-from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
-from simpletuner.gh200.settings.schema import InMemory
+from simpletuner.gh200.backends.ram.arena import SharedArena, attach
+from simpletuner.gh200.backends.ram.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.config.schema import InMemory
 
 from .peers import TmpfsCopy, in_tmpfs, local_backend, make_files
 from .result import BenchSettings, Ratio, Result, Series, in_turn, over, seconds
@@ -182,7 +182,7 @@ def _read_all(reader: Callable[[str], object], names: list[str], times: int) -> 
 def _our_reader(files: Path) -> Callable[[str], object]:
     """The backend itself inside a fork; the arena it reads from where there is no upstream."""
     try:
-        from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
+        from simpletuner.gh200.backends.ram.backend import GH200InMemoryBackend
     except ImportError:
         arena = staged(files)
         return partial(_read_from, arena)

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.caches.preload import Preload, Source
-from simpletuner.gh200.caches.store import CacheStore
-from simpletuner.gh200.run import end
+from simpletuner.gh200.backends.tensors.preload import Preload, Source
+from simpletuner.gh200.backends.tensors.store import CacheStore
+from simpletuner.gh200.runtime import end
 
 from ..memory_run import begin_memory_run
 from ..place import find_place

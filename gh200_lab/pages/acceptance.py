@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from simpletuner.gh200.cli.accept import REPORT
 from simpletuner.gh200.diagnostic.acceptance.claims import CLAIMS, VERDICTS, Answer, Claim
-from simpletuner.gh200.diagnostic.acceptance.command import REPORT
 from simpletuner.gh200.diagnostic.acceptance.trainings import Trained
 from simpletuner.gh200.diagnostic.facts import Facts
 from simpletuner.gh200.diagnostic.output import SCHEMA_VERSION

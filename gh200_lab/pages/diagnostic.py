@@ -6,8 +6,8 @@ import json
 import sys
 from typing import Any
 
+from simpletuner.gh200.cli.doctor import REPORT
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding
-from simpletuner.gh200.diagnostic.command import REPORT
 from simpletuner.gh200.diagnostic.facts import Facts
 from simpletuner.gh200.diagnostic.output import SCHEMA_VERSION
 from simpletuner.gh200.diagnostic.result import STATUSES

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from simpletuner.gh200.config.blocks import loaded_config
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.preflight.check import preflight
 from simpletuner.gh200.preflight.report import PreflightError
-from simpletuner.gh200.settings.blocks import loaded_config
 
 from .. import machine, process
 from ..place import Place, find_place

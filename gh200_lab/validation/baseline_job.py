@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from simpletuner.gh200.settings.config_file import read_config_file
-from simpletuner.gh200.settings.keys import plain_key
+from simpletuner.gh200.config.config_file import read_config_file
+from simpletuner.gh200.config.keys import plain_key
 
 from .. import process
 from ..place import Place

@@ -17,8 +17,8 @@ def memory(_: Path) -> Seen:
     """Hints on ordinary and on held tensors; an arena filled with every dtype and stride a cache has."""
     import torch
 
-    from simpletuner.gh200.caches.arena import TensorArena
-    from simpletuner.gh200.caches.blocks import CacheBudget
+    from simpletuner.gh200.backends.tensors.arena import TensorArena
+    from simpletuner.gh200.backends.tensors.blocks import CacheBudget
     from simpletuner.gh200.memory import hints as uvm
     from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
     from simpletuner.gh200.memory.driver import load_driver
@@ -72,7 +72,7 @@ def _backend(folder: Path) -> Any:
 
 
 def attach(folder: Path) -> Seen:
-    from simpletuner.gh200.datasets import arena
+    from simpletuner.gh200.backends.ram import arena
 
     handle = json.loads((folder.parent / "handle.json").read_text(encoding="utf-8"))
     attached = arena.attach(arena.Handle.from_dict(handle))

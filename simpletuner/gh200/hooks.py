@@ -13,13 +13,13 @@ __all__ = ["StateHooks", "TrainerHooks"]
 
 
 def config_arguments(mapping: Mapping[str, object], words: list[str]) -> list[str]:
-    from .settings.arguments import config_arguments as arguments
+    from .config.arguments import config_arguments as arguments
 
     return arguments(mapping, words)
 
 
 def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
-    from .settings.arguments import incoming_arguments as arguments
+    from .config.arguments import incoming_arguments as arguments
 
     return arguments(input_args)
 
@@ -33,21 +33,21 @@ def take_config_flag() -> None:
 
 def train_command() -> None:
     """Before `simpletuner` parses its command line."""
-    from .settings.train_command import train_command as rewrite
+    from .config.train_command import train_command as rewrite
 
     rewrite()
 
 
 def dataset_entries(entries: list[dict[str, Any]], factory: Any) -> list[dict[str, Any]]:
-    from .caches.dirs import directories_for_run
-    from .datasets.sites import dataset_entries as as_local
-    from .start.directories import absolute_directories
+    from .backends.ram.sites import dataset_entries as as_local
+    from .backends.scan.directories import absolute_directories
+    from .backends.tensors.dirs import directories_for_run
 
     return directories_for_run(absolute_directories(as_local(entries)), factory)
 
 
 def backend_builders(builders: dict[str, Any]) -> dict[str, Any]:
-    from .builders import backend_builders as with_ours
+    from .backends.builders import backend_builders as with_ours
 
     return with_ours(builders)
 
@@ -60,7 +60,7 @@ def audio_loader(load: Callable[..., Any]) -> Callable[..., Any]:
     def from_ram(*given: Any, **named: Any) -> Any:
         if StateHooks._gh200_run is None:
             return load(*given, **named)
-        from .datasets.media import in_ram
+        from .backends.ram.media import in_ram
 
         # A path to bytes in RAM leads there as long as it is referred to.
         opened = [in_ram(value) for value in given]
@@ -71,7 +71,7 @@ def audio_loader(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def placed_latent(latent: Any) -> Any | None:
-    from .caches.sites import placed_latent as place
+    from .backends.tensors.sites import placed_latent as place
 
     return place(latent)
 
@@ -79,13 +79,13 @@ def placed_latent(latent: Any) -> Any | None:
 def moved_together(latents: list[Any]) -> list[Any]:
     if StateHooks._gh200_run is None:
         return latents
-    from .caches.sites import moved_together as move
+    from .backends.tensors.sites import moved_together as move
 
     return move(latents)
 
 
 def known_finite(tensor: Any) -> bool:
-    from .caches.sites import known_finite as known
+    from .backends.tensors.sites import known_finite as known
 
     return known(tensor)
 
@@ -93,7 +93,7 @@ def known_finite(tensor: Any) -> bool:
 def metadata_backend(backend: Any) -> Any:
     if StateHooks._gh200_run is None:
         return backend
-    from .start.scan import metadata_backend as scanned
+    from .backends.scan.scan import metadata_backend as scanned
 
     return scanned(backend)
 

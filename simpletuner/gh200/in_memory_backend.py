@@ -1,5 +1,5 @@
 """The owner's name for `datasets.backend`: a dataset in RAM behind upstream's local backend."""
 
-from .datasets.backend import GH200InMemoryBackend
+from .backends.ram.backend import GH200InMemoryBackend
 
 __all__ = ["GH200InMemoryBackend"]

@@ -6,7 +6,7 @@ import os
 from typing import Any, NoReturn
 
 from .errors import GH200Error, stop
-from .stand_in import StandIn, instead
+from .overrides import StandIn, instead
 from .state import StateHooks
 
 
@@ -34,7 +34,7 @@ class TrainerHooks:
 
     def _gh200_config_rejected(self, error: Exception, exit_on_error: bool) -> NoReturn:
         """A config that cannot be loaded ends the run: upstream would train the one that lies in config/ instead."""
-        from .settings.arguments import rejected
+        from .config.arguments import rejected
 
         self.gh200_exit_on_error = exit_on_error
         self._end_gh200(error if isinstance(error, GH200Error) else rejected(error))
@@ -46,21 +46,21 @@ class TrainerHooks:
         raise error
 
     def _start_gh200_runtime(self) -> None:
-        from . import run
-        from .caches import sites as cache_sites
+        from . import runtime
+        from .backends.ram.staged import StagedDatasets
+        from .backends.scan.dummy_scheduler import provide
+        from .backends.tensors import sites as cache_sites
+        from .config.arguments import remove_blocks, typed_config
+        from .config.cache_options import CacheOptions
+        from .config.dataset_file import entries_of_file, write_inline_datasets
+        from .config.sources import read_settings
         from .console import tidy_console
-        from .datasets.staged import StagedDatasets
-        from .leave.moments import begin as listen_for_signals
+        from .preemption.moments import begin as listen_for_signals
         from .preflight.alone import claim_output
         from .preflight.start import check_run
-        from .settings.arguments import remove_blocks, typed_config
-        from .settings.cache_options import CacheOptions
-        from .settings.dataset_file import entries_of_file, write_inline_datasets
-        from .settings.sources import read_settings
-        from .start.dummy_scheduler import provide
 
         provide()
-        run.end()
+        runtime.end()
         remove_blocks(self.config, StateHooks.get_raw_config())
         raw = typed_config(StateHooks.get_raw_config(), self.config)
         StateHooks.set_raw_config(raw, StateHooks.get_raw_config_origins())
@@ -73,12 +73,12 @@ class TrainerHooks:
         prefetches = cache_sites.upstream_prefetches(self.config)
         options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
         let_go = claim_output(getattr(self.config, "output_dir", None), os.environ)
-        started = run.begin(settings, options)
+        started = runtime.begin(settings, options)
         started.at_end(let_go)
         cache_sites.begin(started)
         listen_for_signals(started)
         started.part(StagedDatasets).exit_on_error = self.gh200_exit_on_error
-        run.log(started)
+        runtime.log(started)
         if settings.inline_datasets is not None:
             path = write_inline_datasets(settings.inline_datasets, self.config.output_dir)
             self.config.data_backend_config = str(path)
@@ -87,21 +87,22 @@ class TrainerHooks:
         """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
         if self.accelerator is None:
             return
-        from . import run, run_log
-        from .leave.moments import join
+        from . import runtime
+        from .config.dataset_file import entries_of_file
         from .memory.affinity import bind_beside
-        from .pools.sites import begin as begin_pools
+        from .offload.sites import begin as begin_pools
+        from .preemption.moments import join
         from .ramp.apply import build_ramp
-        from .ranks import check_ranks
-        from .settings.dataset_file import entries_of_file
+        from .rank_check import check_ranks
+        from .telemetry import step_log
 
-        current = run.current()
+        current = runtime.current()
         if current is not None:
             current.hints.settle_on(self.accelerator.device)
             bind_beside(current.hints.device)
         # First, so that both get what the ramp adds to each step's entry.
         self._prepare_gh200_telemetry(current)
-        run_log.follow(self)
+        step_log.follow(self)
         try:
             if current is not None:
                 datasets = entries_of_file(getattr(self.config, "data_backend_config", None))
@@ -113,7 +114,7 @@ class TrainerHooks:
         except GH200Error as error:
             self._end_gh200(error)
         if current is not None and self.gh200_ramp_scheduler is not None:
-            current.report_on(run.RAMP, self.gh200_ramp_scheduler.describe())
+            current.report_on(runtime.RAMP, self.gh200_ramp_scheduler.describe())
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.start()
 
@@ -128,7 +129,7 @@ class TrainerHooks:
         """While the GPU is still idle: how held latents will get there."""
         if not current.options.kinds:
             return
-        from .caches.sites import device_known
+        from .backends.tensors.sites import device_known
         from .preflight.latents import latent_batch
 
         keys = ("resolution", "resolution_type", "train_batch_size")
@@ -139,9 +140,9 @@ class TrainerHooks:
         """Training begins: all caches are built, the micro-batch counter starts."""
         if StateHooks._gh200_run is None:
             return step
-        from .caches.sites import training_begins
-        from .datasets.sites import caches_built
-        from .leave.moments import training_begins as may_leave
+        from .backends.ram.sites import caches_built
+        from .backends.tensors.sites import training_begins
+        from .preemption.moments import training_begins as may_leave
 
         caches_built(self.config)
         training_begins()
@@ -152,7 +153,7 @@ class TrainerHooks:
 
     def _gh200_batch_wanted(self) -> None:
         """The loop counts a micro-batch, or the end of an epoch, and waits for it."""
-        from .leave.moments import leave_if_asked
+        from .preemption.moments import leave_if_asked
 
         leave_if_asked()
         self._gh200_step += 1
@@ -166,8 +167,8 @@ class TrainerHooks:
         self._gh200_step = step
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.loop.micro_batch_begins()
-        from .caches.sites import micro_batch_begins
-        from .datasets.sites import epoch_started
+        from .backends.ram.sites import epoch_started
+        from .backends.tensors.sites import micro_batch_begins
         from .memory.batch import optimize_batch_for_gh200
 
         micro_batch_begins(self.state["global_step"])

@@ -2,7 +2,7 @@
 
 import sys
 
-from .telemetry.command import main
+from .cli.watch import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from preloaded import Preloaded, preloaded
 
-from simpletuner.gh200 import run
+from simpletuner.gh200 import runtime
 from tests.browser import need_browser
 from tests.fork.web_lab import Server
 
@@ -23,9 +23,9 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preloaded]:
 @pytest.fixture
 def own_run() -> Iterator[None]:
     """Datasets that are configured without a training belong to a run of their own, which would outlast the test."""
-    run.end()
+    runtime.end()
     yield
-    run.end()
+    runtime.end()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from PIL import Image
 
-from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
+from simpletuner.gh200.backends.ram.backend import GH200InMemoryBackend
 from simpletuner.helpers.data_backend.builders.in_memory import InMemoryBackendBuilder
 from simpletuner.helpers.data_backend.factory import from_instance_representation
 from simpletuner.helpers.data_backend.local import LocalDataBackend

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run, held, store
-from simpletuner.gh200 import run
-from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200 import runtime
+from simpletuner.gh200.config.cache_options import CacheOptions
 
 pytestmark = pytest.mark.integration
 LATENTS = CacheOptions(kinds=frozenset({"vae", "image_embed"}), hints=True, preload=False)
@@ -23,7 +23,7 @@ LATENTS = CacheOptions(kinds=frozenset({"vae", "image_embed"}), hints=True, prel
 def _one_run() -> Iterator[None]:
     begin_memory_run(LATENTS)
     yield
-    run.end()
+    runtime.end()
 
 
 def built(name: str, directory: Path, dataset_type: str = "image") -> Any:
@@ -60,7 +60,7 @@ def test_a_local_cache_backend_is_upstreams_with_our_methods_before_it(tmp_path:
 
 
 def test_only_local_backends_are_built_by_us() -> None:
-    from simpletuner.gh200.builders import backend_builders
+    from simpletuner.gh200.backends.builders import backend_builders
 
     class Upstreams:
         """Of another kind, or of local ones."""
@@ -68,13 +68,13 @@ def test_only_local_backends_are_built_by_us() -> None:
     given = {"local": Upstreams, "aws": Upstreams, "memory": Upstreams}
     inside = backend_builders(given)
     assert inside["aws"] is inside["memory"] is Upstreams and issubclass(inside["local"], Upstreams)
-    run.end()
+    runtime.end()
     assert backend_builders(given)["local"] is Upstreams
 
 
 def test_one_backend_serves_a_dataset_in_ram_and_its_cache(tmp_path: Path) -> None:
-    from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
-    from simpletuner.gh200.datasets.sites import dataset_entries
+    from simpletuner.gh200.backends.ram.backend import GH200InMemoryBackend
+    from simpletuner.gh200.backends.ram.sites import dataset_entries
 
     (tmp_path / "data").mkdir()
     caption, latent = tmp_path / "data/1.txt", tmp_path / "data/cache/1.pt"

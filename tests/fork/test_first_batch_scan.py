@@ -65,8 +65,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sized_files(sizes: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures that are nothing but a size, for upstream's own probe and for our reader."""
-    from simpletuner.gh200.headers import Header
-    from simpletuner.gh200.start.pool import HeaderPool
+    from simpletuner.gh200.backends.scan.pool import HeaderPool
+    from simpletuner.gh200.image_headers import Header
     from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
 
     monkeypatch.setattr(
@@ -128,9 +128,9 @@ def test_first_batch_scan_with_processes_is_upstreams_and_its_repair_works(folde
 
 
 def test_first_batch_off_is_upstreams_own_code(folder: Path) -> None:
-    from simpletuner.gh200 import run
-    from simpletuner.gh200.settings.cache_options import CacheOptions
-    from simpletuner.gh200.settings.sources import read_settings
+    from simpletuner.gh200 import runtime
+    from simpletuner.gh200.config.cache_options import CacheOptions
+    from simpletuner.gh200.config.sources import read_settings
 
     for block, environ, acts in (
         ({"fast_start": False}, {}, False),
@@ -139,10 +139,10 @@ def test_first_batch_off_is_upstreams_own_code(folder: Path) -> None:
         ({}, {"GH200_UVM_ACCESS_PATTERN": "gpu_first"}, False),
         ({"fast_start": False, "telemetry_interval": 7}, {}, False),
     ):
-        run.begin(read_settings({"gh200_optimizations": block} if block else {}, environ), CacheOptions())
+        runtime.begin(read_settings({"gh200_optimizations": block} if block else {}, environ), CacheOptions())
         own = {"compute_aspect_ratio_bucket_indices", "scan_for_metadata", "_bucket_worker", "_probe_image_dimensions"}
         assert own & vars(Scene(folder).backend()).keys() == (own if acts else set()), (block, environ)
-        run.end()
+        runtime.end()
 
 
 @pytest.fixture
@@ -223,8 +223,8 @@ def test_first_batch_scan_repairs_missing_metadata(folder: Path) -> None:
 
 
 def test_first_batch_scan_raises_what_happens_in_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simpletuner.gh200.backends.scan.pool import HeaderPool
     from simpletuner.gh200.errors import GH200Error
-    from simpletuner.gh200.start.pool import HeaderPool
 
     def fail(self: Any, paths: list[str]) -> Any:
         raise GH200Error("All readers have died.", why="a test", fix="none")
@@ -253,7 +253,7 @@ def test_first_batch_scan_ends_its_threads_when_collecting_fails(tmp_path: Path)
 
 
 def test_first_batch_scan_of_staged_pictures_reads_no_file_again(folder: Path, tmp_path: Path) -> None:
-    from simpletuner.gh200.datasets.backend import GH200InMemoryBackend
+    from simpletuner.gh200.backends.ram.backend import GH200InMemoryBackend
 
     copy = tmp_path / "pictures"
     make_pictures(copy, [(100 + number % 9, 200) for number in range(40)])

@@ -15,9 +15,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from preloaded import Preloaded
 
 from gh200_lab.tiny.run import cached, weights
-from simpletuner.gh200 import builders
-from simpletuner.gh200.datasets import sites as in_memory_sites
-from simpletuner.gh200.settings.schema import CodecName
+from simpletuner.gh200.backends import builders
+from simpletuner.gh200.backends.ram import sites as in_memory_sites
+from simpletuner.gh200.config.schema import CodecName
 
 pytestmark = pytest.mark.usefixtures("own_run")
 

@@ -13,11 +13,11 @@ import pytest
 import tiny
 
 from gh200_lab.place import environment
+from simpletuner.gh200.config.blocks import loaded_config
 from simpletuner.gh200.preflight.buckets import rules_of
 from simpletuner.gh200.preflight.check import preflight
 from simpletuner.gh200.preflight.keys import dataset_key_problems
 from simpletuner.gh200.preflight.upstream import package_of_upstream, place_of_record, upstream_record
-from simpletuner.gh200.settings.blocks import loaded_config
 
 EXAMPLES = tiny.FORK / "simpletuner" / "examples"
 # What upstream itself would refuse in its own examples: a comma too many, families its parser does not list.

@@ -14,10 +14,10 @@ import pytest
 from loader_lab import TRAIN, UPSTREAM, WAYS, Launch, environment, json_flag, outcomes
 from preloaded import Preloaded
 
+from simpletuner.gh200.config.keys import BLOCK_KEYS
+from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.ramp.reader import ramp_from_config
 from simpletuner.gh200.ramp.schedule import RampError
-from simpletuner.gh200.settings.keys import BLOCK_KEYS
-from simpletuner.gh200.settings.problems import SettingsError
 
 SEEN = ("on", "unavailable", "in_memory")
 BLOCKS = {

@@ -57,7 +57,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import torch
 from gh200_lab.memory_run import begin_memory_run
-from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.helpers.data_backend.builders import create_backend_builder
 from simpletuner.helpers.training import collate
 from simpletuner.helpers.training.state_tracker import StateTracker

@@ -18,7 +18,7 @@ WAYS = {
 RUN = """
 import ctypes, json, os, signal, sys, tempfile, threading, time
 from simpletuner.gh200.diagnostic.acceptance.trainings import Trained
-from simpletuner.gh200.diagnostic.command import main
+from simpletuner.gh200.cli.doctor import main
 from simpletuner.gh200.diagnostic.machine import Machine, Ran, run_limited
 
 STOCK = dict(losses=("0x1p0", "0x1p-1"), updates=("a", "b"), weights={{"unet": "c"}}, step_seconds=(1.0, 0.5))

@@ -14,12 +14,12 @@ see_this_checkout()
 
 from torch import distributed  # noqa: E402
 
-from simpletuner.gh200.datasets.arena import SharedArena  # noqa: E402
-from simpletuner.gh200.datasets.check import forget_changed, forget_path  # noqa: E402
-from simpletuner.gh200.datasets.sharing import shared_arena  # noqa: E402
-from simpletuner.gh200.datasets.staging import stage  # noqa: E402
+from simpletuner.gh200.backends.ram.arena import SharedArena  # noqa: E402
+from simpletuner.gh200.backends.ram.check import forget_changed, forget_path  # noqa: E402
+from simpletuner.gh200.backends.ram.sharing import shared_arena  # noqa: E402
+from simpletuner.gh200.backends.ram.staging import stage  # noqa: E402
+from simpletuner.gh200.config.schema import InMemory  # noqa: E402
 from simpletuner.gh200.errors import GH200Error  # noqa: E402
-from simpletuner.gh200.settings.schema import InMemory  # noqa: E402
 
 
 def main(folder: str, output: str, order: str) -> int:

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from simpletuner.gh200.diagnostic import command as diagnostic
+from simpletuner.gh200.cli import doctor as diagnostic
+from simpletuner.gh200.config.blocks import loaded_config
 from simpletuner.gh200.diagnostic.checks.table import Finding
 from simpletuner.gh200.diagnostic.facts import Facts
 from simpletuner.gh200.diagnostic.machine import Machine, Ran
 from simpletuner.gh200.memory.driver import BindingsMissing, CudaError, DeviceAttribute, DriverUnavailable
-from simpletuner.gh200.settings.blocks import loaded_config
 
 REPO = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).resolve().parent / "diagnostic_fixtures"

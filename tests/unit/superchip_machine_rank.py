@@ -17,11 +17,11 @@ see_this_checkout()
 import torch  # noqa: E402
 from accelerate import Accelerator, InitProcessGroupKwargs  # noqa: E402
 
-from simpletuner.gh200.datasets.arena import SharedArena  # noqa: E402
-from simpletuner.gh200.datasets.sharing import shared_arena  # noqa: E402
-from simpletuner.gh200.datasets.staging import stage  # noqa: E402
-from simpletuner.gh200.ranks import check_ranks  # noqa: E402
-from simpletuner.gh200.settings.schema import InMemory  # noqa: E402
+from simpletuner.gh200.backends.ram.arena import SharedArena  # noqa: E402
+from simpletuner.gh200.backends.ram.sharing import shared_arena  # noqa: E402
+from simpletuner.gh200.backends.ram.staging import stage  # noqa: E402
+from simpletuner.gh200.config.schema import InMemory  # noqa: E402
+from simpletuner.gh200.rank_check import check_ranks  # noqa: E402
 
 
 def main(folder: str, output: str) -> None:

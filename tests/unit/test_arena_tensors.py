@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run
-from simpletuner.gh200.caches import arena as tensor_arena
-from simpletuner.gh200.caches.arena import TensorArena
-from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget, holdable
+from simpletuner.gh200.backends.tensors import arena as tensor_arena
+from simpletuner.gh200.backends.tensors.arena import TensorArena
+from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget, holdable
+from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
-from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.gpu_stand_in.stand_in import Machine, read_log
 
 DTYPES = [
@@ -128,10 +128,10 @@ ON_THE_DRIVER = """
 import torch
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
-from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget
+from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget
 from simpletuner.gh200.memory.one_copy import CudaBytes
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.caches.arena import TensorArena
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.backends.tensors.arena import TensorArena
 begin_memory_run(CacheOptions(hints=True))
 arena = TensorArena(CacheBudget(None), "device", 2 << 20)
 assert arena.managed

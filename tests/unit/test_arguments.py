@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from simpletuner.gh200.config import arguments
+from simpletuner.gh200.config.problems import SettingsError
+from simpletuner.gh200.config.train_command import train_command, train_command_line
 from simpletuner.gh200.errors import ConfigFileError, RejectedConfig
 from simpletuner.gh200.preflight.start import take_config_flag
-from simpletuner.gh200.settings import arguments
-from simpletuner.gh200.settings.problems import SettingsError
-from simpletuner.gh200.settings.train_command import train_command, train_command_line
 from simpletuner.gh200.state import StateHooks
 
 pytestmark = pytest.mark.unit

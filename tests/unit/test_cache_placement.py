@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run, held, store
-from simpletuner.gh200.caches import sites
-from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget
-from simpletuner.gh200.caches.placement import CHOICES, Placement, fastest
+from simpletuner.gh200.backends.tensors import sites
+from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget
+from simpletuner.gh200.backends.tensors.placement import CHOICES, Placement, fastest
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.config.problems import SettingsError
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory.ways import Way
 from simpletuner.gh200.preflight.latents import latent_batch
-from simpletuner.gh200.run import end
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.settings.problems import SettingsError
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.runtime import end
 from tests.unit.unified_lab import FolderBackend, tiered, unified
 
 MB = 1 << 20

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.config.sources import read_settings
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 DATASET_LISTS = {"quickstart_datasets.json"}

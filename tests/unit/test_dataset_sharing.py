@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from simpletuner.gh200.datasets import sharing
-from simpletuner.gh200.datasets.arena import ArenaDamaged, SharedArena
-from simpletuner.gh200.datasets.sharing import Group, StagerEnded, StagerFailed, shared_arena
-from simpletuner.gh200.datasets.staging import stage
+from simpletuner.gh200.backends.ram import sharing
+from simpletuner.gh200.backends.ram.arena import ArenaDamaged, SharedArena
+from simpletuner.gh200.backends.ram.sharing import Group, StagerEnded, StagerFailed, shared_arena
+from simpletuner.gh200.backends.ram.staging import stage
+from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.memory.limits import OverMemoryLimit
-from simpletuner.gh200.settings.schema import InMemory
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ MIB = 1 << 20
 # Upstream's torch plays no part here; asking for it would cost a process that imports it.
 RUN = """
 import json, sys
-from simpletuner.gh200.diagnostic.command import main
+from simpletuner.gh200.cli.doctor import main
 from simpletuner.gh200.diagnostic.machine import Machine
 machine = Machine(importable=lambda name: False)
 code = main({words!r}, machine)

@@ -19,7 +19,7 @@ import pytest
 from diagnostic_lab import MACHINES, REPO, changed, schema_errors
 
 from gh200_lab.pages import diagnostic as diagnostic_docs
-from simpletuner.gh200.diagnostic import command as diagnostic
+from simpletuner.gh200.cli import doctor as diagnostic
 from simpletuner.gh200.diagnostic import gpu as diagnostic_gpu
 from simpletuner.gh200.diagnostic.machine import Machine, run_limited
 from simpletuner.gh200.diagnostic.software import read_software

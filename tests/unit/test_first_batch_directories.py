@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from simpletuner.gh200 import run
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.settings.sources import read_settings
-from simpletuner.gh200.start.directories import absolute_directories
+from simpletuner.gh200 import runtime
+from simpletuner.gh200.backends.scan.directories import absolute_directories
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.config.sources import read_settings
 
 
 @pytest.mark.parametrize("on", [True, False, None])
@@ -29,11 +29,11 @@ def test_first_batch_only_nested_datasets_below_a_relative_directory_get_the_abs
         "no entry",
     ]
     if on is not None:
-        run.begin(read_settings({"gh200_optimizations": {"fast_start": on}}, {}), CacheOptions())
+        runtime.begin(read_settings({"gh200_optimizations": {"fast_start": on}}, {}), CacheOptions())
     try:
         found = absolute_directories(given)
     finally:
-        run.end()
+        runtime.end()
     assert found[1:] == given[1:]
     assert found[0] == given[0] | ({"instance_data_dir": absolute} if on else {})
     assert given[0]["instance_data_dir"] == "nested"

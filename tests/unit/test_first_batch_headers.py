@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from PIL import Image, PngImagePlugin
 
-from simpletuner.gh200 import headers
+from simpletuner.gh200 import image_headers
+from simpletuner.gh200.backends.scan import pool
+from simpletuner.gh200.backends.scan.pool import HeaderPool
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.start import pool
-from simpletuner.gh200.start.pool import HeaderPool
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -34,7 +34,7 @@ def by_pil(data: bytes) -> tuple[tuple[int, int], str | None] | None:
 
 
 def ours(data: bytes) -> tuple[tuple[int, int], str | None] | None:
-    found = headers.header_of_bytes(data)
+    found = image_headers.header_of_bytes(data)
     assert (found.size is None) == (found.problem is not None)
     return (found.size, found.format) if found.size is not None else None
 
@@ -102,7 +102,7 @@ def test_headers_of_plain_jpegs_need_no_pil_and_no_png_is_decoded(monkeypatch: p
         made[kind] = target.getvalue()
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda self: pytest.fail("decoded"))
     assert ours(made["PNG"]) == ((30, 20), "PNG")
-    monkeypatch.setattr(headers, "_pillow", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(image_headers, "_pillow", lambda: pytest.fail("asked"))
     assert ours(made["JPEG"]) == ((30, 20), "JPEG")
 
 
@@ -140,11 +140,11 @@ def test_what_is_no_picture_is_named_and_never_waited_for(tmp_path: Path) -> Non
     (tmp_path / "empty.png").touch()
     (tmp_path / "folder.png").mkdir()
     answers = {
-        name: headers.header(str(tmp_path / name)) for name in ("pipe.png", "empty.png", "folder.png", "none.png")
+        name: image_headers.header(str(tmp_path / name)) for name in ("pipe.png", "empty.png", "folder.png", "none.png")
     }
     assert all(found.size is None and found.problem for found in answers.values()), answers
     assert answers["none.png"].problem == "cannot be read: No such file or directory"
-    assert headers.header("with\0zero").problem
+    assert image_headers.header("with\0zero").problem
 
 
 def make(folder: Path, count: int) -> list[str]:
@@ -179,7 +179,7 @@ def test_few_headers_need_no_process(tmp_path: Path) -> None:
 def test_workers_that_always_die_are_an_error_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(3)")
-    monkeypatch.setattr(headers, "__file__", str(broken))
+    monkeypatch.setattr(image_headers, "__file__", str(broken))
     with pytest.raises(GH200Error, match="have died") as caught:
         HeaderPool(2).read(make(tmp_path, 200))
     assert "fast_start" in caught.value.fix
@@ -192,7 +192,7 @@ def test_a_worker_imports_neither_torch_nor_upstream_nor_pil_for_plain_jpegs(tmp
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(headers.__file__), path],
+        [sys.executable, "-I", "-S", "-c", code, str(image_headers.__file__), path],
         capture_output=True,
         text=True,
         check=True,
@@ -202,13 +202,13 @@ def test_a_worker_imports_neither_torch_nor_upstream_nor_pil_for_plain_jpegs(tmp
 
 @pytest.mark.parametrize("dies", ["before it asks", "before its answer"])
 def test_a_worker_whose_scan_was_killed_ends_in_silence(tmp_path: Path, dies: str) -> None:
-    command = [sys.executable, "-I", "-S", str(headers.__file__)]
+    command = [sys.executable, "-I", "-S", str(image_headers.__file__)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as worker:
         assert worker.stdin is not None and worker.stdout is not None and worker.stderr is not None
         if dies == "before its answer":
             worker.stdout.close()
-            headers.send(worker.stdin, make(tmp_path, 3))
+            image_headers.send(worker.stdin, make(tmp_path, 3))
         worker.stdin.close()
         assert worker.stderr.read() == b""

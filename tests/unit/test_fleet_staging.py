@@ -19,16 +19,16 @@ from pathlib import Path
 
 import pytest
 
-from simpletuner.gh200.datasets.arena import SharedArena
-from simpletuner.gh200.datasets.budget import StagingBudget
-from simpletuner.gh200.datasets.check import CHUNK, forget_changed, forget_path
-from simpletuner.gh200.datasets.folder import StagedFolder, lies_in
-from simpletuner.gh200.datasets.listing import list_dataset
-from simpletuner.gh200.datasets.media import staged_path
-from simpletuner.gh200.datasets.staging import StagingFailed, stage
+from simpletuner.gh200.backends.ram.arena import SharedArena
+from simpletuner.gh200.backends.ram.budget import StagingBudget
+from simpletuner.gh200.backends.ram.check import CHUNK, forget_changed, forget_path
+from simpletuner.gh200.backends.ram.folder import StagedFolder, lies_in
+from simpletuner.gh200.backends.ram.listing import list_dataset
+from simpletuner.gh200.backends.ram.media import staged_path
+from simpletuner.gh200.backends.ram.staging import StagingFailed, stage
+from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, spoken_size
-from simpletuner.gh200.settings.schema import InMemory
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("temporary")]
 
@@ -82,7 +82,7 @@ def no_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise AssertionError(f"{path} is read")
 
     with monkeypatch.context() as patch:
-        patch.setattr("simpletuner.gh200.datasets.check.open_regular", refuse)
+        patch.setattr("simpletuner.gh200.backends.ram.check.open_regular", refuse)
         yield
 
 
@@ -116,7 +116,7 @@ def test_inodes_that_are_others_at_every_look_are_not_believed(tmp_path: Path, m
         more_fields = {name: getattr(status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
         return os.stat_result(values, more_fields)
 
-    monkeypatch.setattr("simpletuner.gh200.datasets.check.os.stat", renumbered)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.check.os.stat", renumbered)
     assert forget_changed(arena) == []
     with no_reads(monkeypatch):
         assert forget_changed(arena) == [] and arena.find(str(one)) is not None
@@ -146,15 +146,15 @@ def test_fleet_a_check_goes_on_in_threads(tmp_path: Path, monkeypatch: pytest.Mo
             time.sleep(0.0001)
         return usual(path, *rest, **more)  # type: ignore[call-overload, no-any-return]
 
-    monkeypatch.setattr("simpletuner.gh200.datasets.check.os.stat", slow)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.check.os.stat", slow)
     files[-1].unlink()
     assert len(forget_changed(arena)) == 1 and len(seen) > 1
 
 
 PEAK = """
 import json, os, resource, sys, threading, time
-from simpletuner.gh200.datasets import staging
-from simpletuner.gh200.settings.schema import InMemory
+from simpletuner.gh200.backends.ram import staging
+from simpletuner.gh200.config.schema import InMemory
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 arena = staging.stage("x", sys.argv[1], InMemory(compression="zlib", memory_limit_gb=0.1, num_workers=8))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -240,7 +240,7 @@ def test_fleet_free_memory_that_shrinks_while_staging_is_seen(
         looks.append(Limit("machine", "free memory of the machine", max(0, 5_000_000 - 1_000_000 * len(looks))))
         return [looks[-1]]
 
-    monkeypatch.setattr("simpletuner.gh200.datasets.staging.memory_limits", limits)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.staging.memory_limits", limits)
     if policy == "error":
         with pytest.raises(OverMemoryLimit, match="free memory of the machine"):
             stage("x", tmp_path, InMemory(num_workers=2))
@@ -304,7 +304,7 @@ def test_a_file_that_becomes_a_pipe_is_left_on_disk(
         os.mkfifo(files[0])
         return listing
 
-    monkeypatch.setattr("simpletuner.gh200.datasets.staging.list_dataset", meddle)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.staging.list_dataset", meddle)
     for codec in (None, "zlib"):
         arena = stage("x", tmp_path, InMemory(compression=codec, memory_limit_gb=0.00001))
         assert arena.files == 2 and arena.find(str(files[0])) is None
@@ -353,8 +353,8 @@ def test_fleet_small_sizes_are_shown_in_small_units(tmp_path: Path) -> None:
 
 LIMITED = """
 import resource, sys
-from simpletuner.gh200.datasets.staging import StagingFailed, stage
-from simpletuner.gh200.settings.schema import InMemory
+from simpletuner.gh200.backends.ram.staging import StagingFailed, stage
+from simpletuner.gh200.config.schema import InMemory
 stage("warm", sys.argv[1], InMemory(num_workers=2))
 resource.setrlimit(getattr(resource, sys.argv[2]), (int(sys.argv[3]),) * 2)
 try:
@@ -395,7 +395,7 @@ def test_fleet_a_rank_keeps_nothing_per_file_for_itself(tmp_path: Path) -> None:
     files = make(tmp_path, 3000, 10)
     arena = stage("x", tmp_path, InMemory())
     handle = arena.handle()
-    from simpletuner.gh200.datasets.arena import attach
+    from simpletuner.gh200.backends.ram.arena import attach
 
     tracemalloc.start()
     again = attach(handle)

@@ -38,9 +38,13 @@ def test_the_layers_of_this_checkout_hold(checkout: Path) -> None:
     ("file", "line", "told"),
     [
         ("simpletuner/gh200/stray.py", "", "stray"),
-        ("simpletuner/gh200/errors.py", "from .settings import keys", "gh200.errors -> simpletuner.gh200.settings"),
-        ("simpletuner/gh200/ramp/lr.py", "from ..caches import dirs", "gh200.ramp.lr -> simpletuner.gh200.caches"),
-        ("simpletuner/gh200/run.py", "def late():\n    from .memory import numa", "inside a function"),
+        ("simpletuner/gh200/errors.py", "from .settings import keys", "gh200.errors -> simpletuner.gh200.config"),
+        (
+            "simpletuner/gh200/ramp/lr.py",
+            "from ..caches import dirs",
+            "gh200.ramp.lr -> simpletuner.gh200.backends.tensors",
+        ),
+        ("simpletuner/gh200/runtime.py", "def late():\n    from .memory import numa", "inside a function"),
         ("gh200_rebase/errors.py", "from gh200_lab import place", "gh200_rebase.errors -> gh200_lab.place"),
     ],
 )

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from simpletuner.gh200.builders import local_dataset
-from simpletuner.gh200.datasets.sites import dataset_entries
-from simpletuner.gh200.datasets.staged import staged
+from simpletuner.gh200.backends.builders import local_dataset
+from simpletuner.gh200.backends.ram.sites import dataset_entries
+from simpletuner.gh200.backends.ram.staged import staged
+from simpletuner.gh200.config.problems import SettingsError
+from simpletuner.gh200.config.schema import InMemory
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.settings.problems import SettingsError
-from simpletuner.gh200.settings.schema import InMemory
-from simpletuner.gh200.settings.sources import read_settings
 
 pytestmark = pytest.mark.unit
 

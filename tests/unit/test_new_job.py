@@ -14,7 +14,7 @@ import pytest
 
 from gh200_rebase.patches.patchfile import load_patches
 from gh200_rebase.project import _collect
-from simpletuner.gh200.new_job import command
+from simpletuner.gh200.cli import new_job
 from simpletuner.gh200.preflight import check
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in (check, command):
+    for module in (check, new_job):
         monkeypatch.setattr(module, "upstream_record", lambda read, say: (job_lab.upstream(), ""))
     keys = job_lab.upstream().keys
     real = check.key_problems
@@ -40,7 +40,7 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def made(folder: Path, *words: str) -> dict[str, Any]:
     root = folder.parent
     assert (
-        command.main([str(folder), "--model", str(root / "model"), "--root", str(root), "--name", "job", *words]) == 0
+        new_job.main([str(folder), "--model", str(root / "model"), "--root", str(root), "--name", "job", *words]) == 0
     )
     return dict(json.loads((root / "jobs/job/config.json").read_text()))
 
@@ -115,7 +115,7 @@ def test_new_job_with_some_captions_names_the_others_or_gives_them_one(
     assert "left out: wordless.png has no caption" in capsys.readouterr().out
     assert not (tmp_path / entry["instance_data_dir"] / "wordless.png").exists()
     assert (
-        command.main(
+        new_job.main(
             [
                 str(folder),
                 "--model",
@@ -150,7 +150,7 @@ def test_new_job_takes_spaces_umlauts_and_nested_folders(tmp_path: Path) -> None
     folder = tmp_path / "Ünser Ördner"
     job_lab.picture(folder / "Ö ne" / "bild eins.png", caption="größe")
     job_lab.picture(folder / "b" / "c" / "zwei.png", caption="zwei")
-    assert command.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
+    assert new_job.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
     (job,) = (tmp_path / "jobs").iterdir()
     config = json.loads((job / "config.json").read_text(encoding="utf-8"))
     data = Path(config["datasets"][0]["instance_data_dir"])
@@ -175,7 +175,7 @@ def test_new_job_ends_in_one_clear_error(
     (tmp_path / "empty").mkdir()
     (tmp_path / "jobs/taken").mkdir(parents=True)
     job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    assert command.main(["--root", str(tmp_path), *words]) == 2
+    assert new_job.main(["--root", str(tmp_path), *words]) == 2
     assert said in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["taken"]
 
@@ -183,7 +183,7 @@ def test_new_job_ends_in_one_clear_error(
 def test_new_job_never_writes_over_a_job_and_finds_a_free_name(tmp_path: Path) -> None:
     folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
     for _ in range(2):
-        assert command.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
+        assert new_job.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["images", "images-2"]
 
 
@@ -195,7 +195,7 @@ def test_new_job_leaves_nothing_when_it_cannot_be_written(
         "simpletuner.gh200.new_job.write.json.dumps",
         lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left")),
     )
-    assert command.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
+    assert new_job.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
     assert "No space left" in capsys.readouterr().err and not list((tmp_path / "jobs").iterdir())
 
 
@@ -203,7 +203,7 @@ def test_new_job_for_another_family(tmp_path: Path) -> None:
     job_lab.model(tmp_path / "m3", "StableDiffusion3Pipeline", "transformer")
     folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
     words = [str(folder), "--model", str(tmp_path / "m3"), "--name", "l", "--root", str(tmp_path)]
-    assert command.main(words) == 0
+    assert new_job.main(words) == 0
     config = json.loads((tmp_path / "jobs/l/config.json").read_text())
     assert config["model_family"] == "sd3" and config["lora_type"] == "standard" and config["lora_rank"] == 16
 
@@ -236,7 +236,7 @@ def test_new_job_names_captions_that_are_not_utf8(tmp_path: Path, capsys: pytest
     assert "left out: 001.png has a caption that cannot be used: 001.txt is not UTF-8" in capsys.readouterr().out
     for name in ("000.txt", "002.txt"):
         (folder / name).write_bytes(b"\xff\xfe")
-    assert command.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
+    assert new_job.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
     assert "No caption can be read." in capsys.readouterr().err
 
 
@@ -261,7 +261,7 @@ def test_new_job_leaves_out_names_no_config_can_hold(tmp_path: Path, capsys: pyt
     said = capsys.readouterr().out
     assert "left out: \\xff.png has a name that is not UTF-8" in said and "\\xff.mp4 is a video" in said
     (tmp_path / os.fsdecode(b"b\xff")).mkdir()
-    assert command.main([os.fsdecode(b"b\xff"), "--root", str(tmp_path)]) == 2
+    assert new_job.main([os.fsdecode(b"b\xff"), "--root", str(tmp_path)]) == 2
     assert "name is not UTF-8" in capsys.readouterr().err
 
 
@@ -269,7 +269,7 @@ def test_new_job_whose_name_is_taken_meanwhile_is_refused_or_takes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    real = command.free_name
+    real = new_job.free_name
 
     def slow(root: Path, wanted: str | None, named: Path) -> str:
         name = real(root, wanted, named)
@@ -278,11 +278,11 @@ def test_new_job_whose_name_is_taken_meanwhile_is_refused_or_takes_the_next(
             (root / "jobs" / name / "config.json").write_text("theirs")
         return name
 
-    monkeypatch.setattr(command, "free_name", slow)
+    monkeypatch.setattr(new_job, "free_name", slow)
     words = [str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]
-    assert command.main([*words, "--name", "mine"]) == 2
+    assert new_job.main([*words, "--name", "mine"]) == 2
     assert "There is a job of that name; nothing of it was changed." in capsys.readouterr().err
-    assert command.main(words) == 0
+    assert new_job.main(words) == 0
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["images", "images-2", "mine"]
     assert (
         (tmp_path / "jobs/mine/config.json").read_text()
@@ -302,18 +302,18 @@ def test_new_job_of_an_earlier_jobs_name_does_not_get_its_buckets(tmp_path: Path
 def test_new_job_that_could_not_work_is_not_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
     words = [str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path), "--name", "job"]
-    assert command.main([*words, "--vae", "models/none"]) == 2
+    assert new_job.main([*words, "--vae", "models/none"]) == 2
     said = capsys.readouterr().err
     assert (
         "No job was made" in said and "models/none does not exist" in said and not list((tmp_path / "jobs").iterdir())
     )
-    assert command.main(words) == 0
+    assert new_job.main(words) == 0
 
 
 @pytest.mark.parametrize("words", ["--resolution=8", "--resolution=100000", "--steps=0", "--processes=two"])
 def test_new_job_refuses_a_number_that_cannot_be_meant(tmp_path: Path, words: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        command.main([str(tmp_path), words])
+        new_job.main([str(tmp_path), words])
     assert ended.value.code == 2
 
 

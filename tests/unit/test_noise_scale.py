@@ -15,11 +15,11 @@ import pytest
 import torch
 from ramp_fake import Trainer, invented_state_tracker, on_two_ranks, rows
 
-from simpletuner.gh200 import run_log
+from simpletuner.gh200.config.problems import SettingsError
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.ramp.noise import LEAST_WINDOWS, SmoothedNoise, WindowNorms
 from simpletuner.gh200.ramp.schedule import RampError
-from simpletuner.gh200.settings.problems import SettingsError
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.telemetry import step_log
 from simpletuner.gh200.trainer import TrainerHooks
 
 pytestmark = pytest.mark.unit
@@ -191,9 +191,9 @@ def test_noise_scale_a_window_that_is_not_finite_is_left_out(caplog: pytest.LogC
 
 
 def test_noise_scale_reaches_trackers_and_run_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(run_log.VARIABLE, str(tmp_path / "run.jsonl"))
+    monkeypatch.setenv(step_log.VARIABLE, str(tmp_path / "run.jsonl"))
     trainer = Trainer()
-    run_log.follow(trainer)
+    step_log.follow(trainer)
     watched(trainer, rate=0.0)
     trainer.weight().data.fill_(0.1)
     trainer.accelerator.gradient_accumulation_steps = trainer.config.gradient_accumulation_steps = 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simpletuner.gh200.own_files import write_whole
+from simpletuner.gh200.files import write_whole
 
 pytestmark = pytest.mark.unit
 

@@ -14,6 +14,7 @@ import job_lab
 import pytest
 from PIL import Image
 
+from simpletuner.gh200.config.blocks import loaded_config
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.preflight import check, start
 from simpletuner.gh200.preflight.alone import NAME, claim_output
@@ -22,7 +23,6 @@ from simpletuner.gh200.preflight.keys import combination_problems, dataset_key_p
 from simpletuner.gh200.preflight.model import Weights, find
 from simpletuner.gh200.preflight.samples import MOST_UNKNOWN, samples_of
 from simpletuner.gh200.preflight.size import memory_of
-from simpletuner.gh200.settings.blocks import loaded_config
 
 ROOT = Path(__file__).resolve().parents[2]
 # This overlay, whatever fork is built here.

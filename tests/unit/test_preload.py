@@ -18,15 +18,15 @@ import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run, held
-from simpletuner.gh200.caches import arena as arena_module
-from simpletuner.gh200.caches import preload as preload_module
-from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200.caches import store as store_module
-from simpletuner.gh200.caches.tier import UnifiedCacheTier
+from simpletuner.gh200.backends.tensors import arena as arena_module
+from simpletuner.gh200.backends.tensors import preload as preload_module
+from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.backends.tensors import store as store_module
+from simpletuner.gh200.backends.tensors.tier import UnifiedCacheTier
+from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
-from simpletuner.gh200.run import end
-from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.runtime import end
 from tests.gpu_stand_in.stand_in import Machine
 from tests.unit.unified_lab import Folder, FolderBackend, tiered, unified
 
@@ -514,7 +514,7 @@ import tempfile
 from pathlib import Path
 import torch
 from gh200_lab.memory_run import begin_memory_run, held
-from simpletuner.gh200.run import end
+from simpletuner.gh200.runtime import end
 from tests.unit.test_preload import TextCache, filled, read_ahead
 from tests.gpu_stand_in.stand_in import Machine
 from tests.unit.unified_lab import FolderBackend, unified

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gh200_lab.memory_run import begin_memory_run
-from simpletuner.gh200.caches.arena import TensorArena
-from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget
-from simpletuner.gh200.caches.entry import build
-from simpletuner.gh200.caches.reader import NotPlain, Unreadable, read_entry, signature_of, structure_of
-from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.backends.tensors.arena import TensorArena
+from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget
+from simpletuner.gh200.backends.tensors.entry import build
+from simpletuner.gh200.backends.tensors.reader import NotPlain, Unreadable, read_entry, signature_of, structure_of
+from simpletuner.gh200.config.cache_options import CacheOptions
 from tests.unit.unified_lab import unified
 
 STORED = [

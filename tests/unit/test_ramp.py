@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.ramp.reader import ramp_from_config
 from simpletuner.gh200.ramp.schedule import SHAPES, GH200GradientRamp, RampError
-from simpletuner.gh200.settings.problems import SettingsError
 
 REPO = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.unit

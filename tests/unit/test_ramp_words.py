@@ -20,6 +20,9 @@ from hypothesis import strategies as st
 from ramp_fake import Trainer, invented_state_tracker, rows
 from safetensors.torch import save_file
 
+from simpletuner.gh200.config.problems import SettingsError
+from simpletuner.gh200.config.schema import Optimizations
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.console import LEVEL, show_debug_lines
 from simpletuner.gh200.preflight.samples import Samples
 from simpletuner.gh200.preflight.windows import largest_window, window_problems
@@ -27,9 +30,6 @@ from simpletuner.gh200.ramp import apply as ramp_apply
 from simpletuner.gh200.ramp.complete import incompleteness, say_what_comes_last
 from simpletuner.gh200.ramp.reader import ramp_from
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
-from simpletuner.gh200.settings.problems import SettingsError
-from simpletuner.gh200.settings.schema import Optimizations
-from simpletuner.gh200.settings.sources import read_settings
 from simpletuner.gh200.state import StateHooks
 
 REPO = Path(__file__).resolve().parents[2]

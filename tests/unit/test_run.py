@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200.caches.dirs import PrivateFolder
-from simpletuner.gh200.datasets.sites import dataset_entries, is_in_memory
+from simpletuner.gh200.backends.ram.sites import dataset_entries, is_in_memory
+from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.backends.tensors.dirs import PrivateFolder
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory import hints
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
-from simpletuner.gh200.run import Run, begin, current, end
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.runtime import Run, begin, current, end
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks
 from tests.unit.unified_lab import FolderBackend, tiered

@@ -14,21 +14,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from gh200_lab.pages import settings as settings_docs
-from simpletuner.gh200 import run as runtime
+from simpletuner.gh200 import runtime as runtime
+from simpletuner.gh200.config import keys
+from simpletuner.gh200.config.problems import SettingsError
+from simpletuner.gh200.config.schema import ENVIRONMENT, CacheConfig, InMemory, Optimizations, Settings, TrainingConfig
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory.driver import DriverUnavailable
 from simpletuner.gh200.preflight import alone
-from simpletuner.gh200.run import end
-from simpletuner.gh200.settings import keys
-from simpletuner.gh200.settings.problems import SettingsError
-from simpletuner.gh200.settings.schema import (
-    ENVIRONMENT,
-    CacheConfig,
-    InMemory,
-    Optimizations,
-    Settings,
-    TrainingConfig,
-)
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.runtime import end
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks
 
@@ -404,7 +397,7 @@ def test_runtime_config_tells_what_is_on_and_why_not(
     tmp_path: Any, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     absent = DriverUnavailable("there is no CUDA driver")
-    monkeypatch.setattr("simpletuner.gh200.run.load_driver", lambda: absent)
+    monkeypatch.setattr("simpletuner.gh200.runtime.load_driver", lambda: absent)
     StateHooks.set_raw_config(
         {"gh200_optimizations": {"enable_uvm_hints": True}}, {"gh200_optimizations": "config file x.json"}
     )

@@ -19,16 +19,16 @@ from typing import get_args
 
 import pytest
 
-from simpletuner.gh200.datasets import segment as staging_segment
-from simpletuner.gh200.datasets.arena import ArenaDamaged, Handle, SharedArena, attach, create_arena
-from simpletuner.gh200.datasets.check import forget_changed
-from simpletuner.gh200.datasets.index import Row
-from simpletuner.gh200.datasets.listing import list_dataset
-from simpletuner.gh200.datasets.mapping import memory_file
-from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.backends.ram import segment as staging_segment
+from simpletuner.gh200.backends.ram.arena import ArenaDamaged, Handle, SharedArena, attach, create_arena
+from simpletuner.gh200.backends.ram.check import forget_changed
+from simpletuner.gh200.backends.ram.index import Row
+from simpletuner.gh200.backends.ram.listing import list_dataset
+from simpletuner.gh200.backends.ram.mapping import memory_file
+from simpletuner.gh200.backends.ram.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.config.schema import CodecName, InMemory
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import OverMemoryLimit
-from simpletuner.gh200.settings.schema import CodecName, InMemory
 
 pytestmark = pytest.mark.unit
 LONG = "\u96ea" * 80
@@ -181,7 +181,7 @@ def test_files_that_change_between_listing_and_staging(
         (tree / "sub/deeper/mask.bmp").unlink()
         return listing
 
-    monkeypatch.setattr("simpletuner.gh200.datasets.staging.list_dataset", meddle)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.staging.list_dataset", meddle)
     arena = stage("x", tree, InMemory(compression=compression, num_workers=1))
     for name in ("photo.txt", "photo.jpg", "sub/deeper/mask.bmp"):
         assert arena.find(str(tree / name)) is None and f"{tree / name}: " in caplog.text
@@ -211,7 +211,7 @@ def test_where_sendfile_is_not_possible_the_file_is_read(tree: Path, monkeypatch
 
 
 def test_a_dataset_over_the_limit_is_refused_before_the_first_byte(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simpletuner.gh200.datasets.staging.Worker", None)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.staging.Worker", None)
     for compression in (None, "lz4"):
         with pytest.raises(OverMemoryLimit, match="100.0 KB may be used"):
             stage("x", tree, InMemory(compression=compression, memory_limit_gb=0.0001))
@@ -313,7 +313,7 @@ def test_an_arena_that_is_not_what_was_announced(tree: Path) -> None:
 
 CHILD = """
 import json, sys
-from simpletuner.gh200.datasets.arena import Handle, attach
+from simpletuner.gh200.backends.ram.arena import Handle, attach
 arena = attach(Handle.from_dict(json.loads(sys.argv[1])))
 print(sum(len(arena.read(number)) for _, number in arena.names()), flush=True)
 for line in sys.stdin:
@@ -361,8 +361,8 @@ def test_another_process_reads_the_same_memory_and_forgets_for_all(tree: Path) -
 
 STAGER = """
 import json, sys, time
-from simpletuner.gh200.datasets.staging import PAGE_CACHE_THREAD, stage
-from simpletuner.gh200.settings.schema import InMemory
+from simpletuner.gh200.backends.ram.staging import PAGE_CACHE_THREAD, stage
+from simpletuner.gh200.config.schema import InMemory
 arena = stage("x", sys.argv[1], InMemory())
 print(json.dumps(arena.handle().as_dict()), flush=True)
 time.sleep(600)

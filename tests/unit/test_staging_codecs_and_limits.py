@@ -11,12 +11,12 @@ from typing import get_args
 
 import pytest
 
-from simpletuner.gh200.datasets.codecs import WORTH_IT, load_codec
+from simpletuner.gh200.backends.ram.codecs import WORTH_IT, load_codec
+from simpletuner.gh200.config.dataset_file import in_memory_options
+from simpletuner.gh200.config.problems import SettingsError
+from simpletuner.gh200.config.schema import CodecName, InMemory
 from simpletuner.gh200.memory.limits import GB, Limit, memory_limits, over_limit
 from simpletuner.gh200.memory.numa import nodes_without_cpus
-from simpletuner.gh200.settings.dataset_file import in_memory_options
-from simpletuner.gh200.settings.problems import SettingsError
-from simpletuner.gh200.settings.schema import CodecName, InMemory
 
 pytestmark = pytest.mark.unit
 TEXT = b"a caption that says the same thing again and again. " * 2000
@@ -47,7 +47,7 @@ def test_no_codec_is_none() -> None:
 
 @pytest.mark.parametrize(("name", "module", "package"), [("lz4", "lz4", "lz4"), ("snappy", "snappy", "python-snappy")])
 def test_a_codec_that_is_not_installed_names_its_package(name: str, module: str, package: str) -> None:
-    code = f"import sys; sys.modules[{module!r}] = None\nfrom simpletuner.gh200.datasets.codecs import *; load_codec({name!r})"
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom simpletuner.gh200.backends.ram.codecs import *; load_codec({name!r})"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and f"pip install {package}" in done.stderr

@@ -15,11 +15,11 @@ SCENARIO = f"""
 import os
 import torch
 from gh200_lab.memory_run import begin_memory_run, held, store
-from simpletuner.gh200.caches import sites
+from simpletuner.gh200.backends.tensors import sites
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.memory.driver import Driver, load_driver
-from simpletuner.gh200.run import end
+from simpletuner.gh200.runtime import end
 from tests.unit.unified_lab import FolderBackend, tiered, unified
 
 begin_memory_run(unified(memory_limit=2 << 20))

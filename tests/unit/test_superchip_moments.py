@@ -15,10 +15,10 @@ import torch
 from accelerate.state import AcceleratorState
 from superchip_trainer import Trainer, leaving_of
 
-from simpletuner.gh200.leave import moments
-from simpletuner.gh200.leave.files import MARKER, PLACE, place_in
-from simpletuner.gh200.leave.moments import Leaving, RandomStates
-from simpletuner.gh200.leave.signals import EXIT_CODE, LeaveError
+from simpletuner.gh200.preemption import moments
+from simpletuner.gh200.preemption.files import MARKER, PLACE, place_in
+from simpletuner.gh200.preemption.moments import Leaving, RandomStates
+from simpletuner.gh200.preemption.signals import EXIT_CODE, LeaveError
 from simpletuner.gh200.trainer import LoopCount
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(600)]

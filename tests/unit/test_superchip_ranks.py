@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simpletuner.gh200.ranks import Told, differences
+from simpletuner.gh200.rank_check import Told, differences
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(600)]
 REPO = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 from accelerate import Accelerator
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.ranks import check_ranks
+from simpletuner.gh200.rank_check import check_ranks
 rank, folder = int(os.environ["RANK"]), sys.argv[1]
 accelerator = Accelerator(cpu=True)
 said = {}
@@ -49,7 +49,7 @@ from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 from accelerate import Accelerator
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.ranks import check_ranks
+from simpletuner.gh200.rank_check import check_ranks
 accelerator = Accelerator(cpu=True)
 if os.environ["RANK"] == "1":
     accelerator.wait_for_everyone()
@@ -69,7 +69,7 @@ see_this_checkout()
 from accelerate import Accelerator
 from torch import distributed
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.ranks import check_ranks
+from simpletuner.gh200.rank_check import check_ranks
 from simpletuner.gh200.trainer import TrainerHooks
 trainer = TrainerHooks()
 trainer.gh200_exit_on_error = True

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from simpletuner.gh200.leave.files import MARKER, keep_place, mark, place_in, unmark
-from simpletuner.gh200.leave.signals import EXIT_CODE, SAME_WARNING_SECONDS, LeaveError, Signals
+from simpletuner.gh200.preemption.files import MARKER, keep_place, mark, place_in, unmark
+from simpletuner.gh200.preemption.signals import EXIT_CODE, SAME_WARNING_SECONDS, LeaveError, Signals
 
 pytestmark = pytest.mark.unit
 REPO = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ LISTEN = """
 import multiprocessing, os, sys, time
 from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
-from simpletuner.gh200.leave.signals import Signals
+from simpletuner.gh200.preemption.signals import Signals
 heard = Signals()
 heard.listen()
 def wait():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gh200_lab.pages import telemetry as telemetry_docs
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.telemetry.files import append, last_lines, path_of
 from simpletuner.gh200.telemetry.reader import NoTelemetry, read_folder
 from simpletuner.gh200.telemetry.record import Record, Window

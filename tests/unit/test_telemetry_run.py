@@ -20,10 +20,10 @@ from accelerate.state import AcceleratorState, GradientState
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gh200_lab.place import ROOT
-from simpletuner.gh200 import run as runs
-from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200 import runtime as runs
+from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.telemetry import recorder
 from simpletuner.gh200.telemetry.files import path_of

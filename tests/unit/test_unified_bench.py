@@ -18,7 +18,7 @@ from gh200_lab.bench import warm as bench_warm
 from gh200_lab.bench.result import Ratio, Series
 from gh200_lab.memory_run import begin_memory_run, held
 from gh200_lab.place import ROOT
-from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.config.cache_options import CacheOptions
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,11 @@ import torch
 
 from gh200_lab.memory_run import begin_memory_run
 from gh200_lab.memory_run import store as lab_store
-from simpletuner.gh200.caches import dirs as cache_dirs
-from simpletuner.gh200.caches import sites as cache_sites
+from simpletuner.gh200.backends.tensors import dirs as cache_dirs
+from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
-from simpletuner.gh200.run import end
-from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.runtime import end
 from simpletuner.gh200.state import StateHooks
 from tests.gpu_stand_in.stand_in import Machine, read_log
 from tests.unit.unified_lab import FolderBackend, tiered, unified
@@ -94,9 +94,9 @@ def test_unified_upstream_prefetch_is_recognised() -> None:
 ON_THE_DRIVER = """
 import torch
 from gh200_lab.memory_run import begin_memory_run, held, store
-from simpletuner.gh200.run import end
+from simpletuner.gh200.runtime import end
 from tests.unit.unified_lab import FolderBackend, tiered, unified
-from simpletuner.gh200.caches import sites as cache_sites
+from simpletuner.gh200.backends.tensors import sites as cache_sites
 from simpletuner.gh200.memory import hints as uvm
 def load(backend, n, size=40_000):
     torch.save(torch.full((size,), float(n)), f"{n}.pt")
@@ -258,8 +258,8 @@ def test_unified_cdmm_is_cpu_first_whatever_is_asked(machine: Machine) -> None:
         + """
 from simpletuner.gh200 import run
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.settings.sources import read_settings
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.config.sources import read_settings
 raw = {"gh200_optimizations": {"enable_uvm_hints": True, "uvm_access_pattern": "gpu_first"}}
 settings = read_settings(raw, {})
 begun = run.begin(settings, CacheOptions.from_settings(settings))
@@ -391,8 +391,8 @@ def test_unified_run_private_folder_is_said_and_removed(tmp_path: Path, caplog: 
 def test_unified_run_private_folder_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     code = (
         "import os, sys; from gh200_lab.memory_run import begin_memory_run;"
-        "from simpletuner.gh200.caches.dirs import PrivateFolder;"
-        "from simpletuner.gh200.settings.cache_options import CacheOptions;"
+        "from simpletuner.gh200.backends.tensors.dirs import PrivateFolder;"
+        "from simpletuner.gh200.config.cache_options import CacheOptions;"
         "begin_memory_run(CacheOptions(cache_dir=sys.argv[1])).part(PrivateFolder); os.kill(os.getpid(), 9)"
     )
     root = Path(__file__).resolve().parents[2]

@@ -17,12 +17,12 @@ import torch
 
 from gh200_lab.memory_run import begin_memory_run, held
 from gh200_lab.place import ROOT
-from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200.caches.dirs import CacheDirectories
-from simpletuner.gh200.caches.registered import consumer_of
-from simpletuner.gh200.caches.tier import UnifiedCacheTier
+from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.backends.tensors.dirs import CacheDirectories
+from simpletuner.gh200.backends.tensors.registered import consumer_of
+from simpletuner.gh200.backends.tensors.tier import UnifiedCacheTier
+from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
-from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.unit.unified_lab import Folder, FolderBackend, tiered, unified
 
 

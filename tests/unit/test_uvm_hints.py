@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run
+from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
-from simpletuner.gh200.settings.cache_options import CacheOptions
 from tests.gpu_stand_in.stand_in import Machine
 
 PREAMBLE = """
@@ -16,10 +16,10 @@ import torch
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
-from simpletuner.gh200.settings.cache_options import CacheOptions
-from simpletuner.gh200.caches.blocks import CacheBudget
+from simpletuner.gh200.config.cache_options import CacheOptions
+from simpletuner.gh200.backends.tensors.blocks import CacheBudget
 from simpletuner.gh200.memory.driver import *
-from simpletuner.gh200.caches.arena import TensorArena
+from simpletuner.gh200.backends.tensors.arena import TensorArena
 def start(**options):
     begin_memory_run(CacheOptions(hints=True, **options))
     return TensorArena(CacheBudget(None), "device", 8 << 20)
@@ -195,7 +195,7 @@ print(uvm.gh200_uvm_enabled(), uvm.current().options.access_pattern)
 
 
 def test_uvm_options_follow_the_settings() -> None:
-    from simpletuner.gh200.settings.sources import read_settings
+    from simpletuner.gh200.config.sources import read_settings
 
     blocks = {"cache_config": {"vae_cache_type": "unified_memory", "memory_limit_gb": 1.5, "persistent_cache": False}}
     made = CacheOptions.from_settings(read_settings(blocks, {}), upstream_prefetches=True)

@@ -39,7 +39,7 @@ import sys
 from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 sys.argv[1:] = {arguments!r}
-from simpletuner.gh200.telemetry.command import main
+from simpletuner.gh200.cli.watch import main
 code = main()
 assert "torch" not in sys.modules
 sys.exit(code)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from jinja2 import DictLoader, Environment, TemplateNotFound
 from starlette.datastructures import FormData
 
+from simpletuner.gh200.config.keys import BLOCK_KEYS, is_ours
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.settings.keys import BLOCK_KEYS, is_ours
 from simpletuner.gh200.telemetry.files import append, path_of
 from simpletuner.gh200.telemetry.record import Record, Window
 from simpletuner.gh200.web.blocks import BrokenBlock, given_in, is_training_config, kept_of, parsed, settled, written

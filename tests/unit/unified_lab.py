@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.caches import sites as cache_sites
-from simpletuner.gh200.caches.tier import UnifiedCacheTier
-from simpletuner.gh200.settings.cache_options import CacheOptions
+from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.backends.tensors.tier import UnifiedCacheTier
+from simpletuner.gh200.config.cache_options import CacheOptions
 
 
 class Folder:

@@ -1,5 +1,5 @@
 import sys
 
-from .command import main
+from ..cli.doctor import main
 
 sys.exit(main())

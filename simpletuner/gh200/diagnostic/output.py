@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GH200Error
-from ..own_files import write_whole
+from ..files import write_whole
 from .facts import Facts
 from .print import Page
 

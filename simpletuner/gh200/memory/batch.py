@@ -13,7 +13,7 @@ from .pages import covering_pages, extent, whole_pages
 if TYPE_CHECKING:
     import torch
 
-    from ..settings.schema import AccessPattern
+    from ..config.schema import AccessPattern
 
 PREFERENCES: dict[AccessPattern, Callable[[torch.Tensor], Outcome]] = {
     "gpu_first": prefer_gpu_residency,

@@ -12,8 +12,8 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..settings.cache_options import CacheOptions
-from ..settings.sources import read_settings
+from ..config.cache_options import CacheOptions
+from ..config.sources import read_settings
 from ..state import StateHooks
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, ManagedRange, Place, load_driver
 from .hbm import HbmShare, kept_by_the_driver
@@ -23,7 +23,7 @@ from .pages import covering_pages, extent, whole_pages
 if TYPE_CHECKING:
     import torch
 
-    from ..settings.schema import AccessPattern
+    from ..config.schema import AccessPattern
 
 logger = logging.getLogger("gh200.uvm")
 

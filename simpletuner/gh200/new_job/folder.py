@@ -9,9 +9,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from ..datasets.listing import list_dataset
+from ..backends.ram.listing import list_dataset
 from ..errors import GH200Error
-from ..headers import Header, Size, header
+from ..image_headers import Header, Size, header
 from ..preflight.samples import picture_suffixes
 
 CAPTION = ".txt"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config.problems import nearest
 from ..errors import GH200Error
 from ..preflight.model import families_of, find, pipeline_of
 from ..preflight.upstream import Upstream
-from ..settings.problems import nearest
 
 DEFAULT_FAMILY = "sdxl"
 _EDGE = {"sd1x": 512, "deepfloyd": 64}

@@ -1,7 +1,7 @@
 import signal
 import sys
 
-from .command import main
+from ..cli.check import main
 
 # Whoever reads no further (head) is told no more.
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..config.problems import SettingsError
+from ..config.sources import read_batch_sizes
 from ..memory.limits import memory_limits
-from ..settings.problems import SettingsError
-from ..settings.sources import read_batch_sizes
 from .config import Config, dataset_entries, gb, read_config, staging_problems
 from .judging import judge_config, judge_ramp
 from .keys import combination_problems, dataset_key_problems, key_problems

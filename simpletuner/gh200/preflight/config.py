@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..datasets.codecs import Codec, load_codec
-from ..datasets.listing import Listing, list_dataset
-from ..datasets.segment import estimated_room, room_for_all
+from ..backends.ram.codecs import Codec, load_codec
+from ..backends.ram.listing import Listing, list_dataset
+from ..backends.ram.segment import estimated_room, room_for_all
+from ..config.keys import DATASETS_FILE_KEY
 from ..errors import GH200Error
 from ..memory.limits import GB
-from ..settings.keys import DATASETS_FILE_KEY
 from .judging import UNJUDGED, judge_config, judge_ramp, staging_options
 from .latents import latent_bytes
 
 if TYPE_CHECKING:
-    from ..settings.schema import CodecName, Settings
+    from ..config.schema import CodecName, Settings
 
 _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from ..errors import GH200Error
 
 try:
+    from ..config.dataset_file import in_memory_options
+    from ..config.problems import SettingsError
+    from ..config.schema import InMemory
+    from ..config.sources import read_config_settings, read_settings
     from ..ramp.reader import ramp_from
-    from ..settings.dataset_file import in_memory_options
-    from ..settings.problems import SettingsError
-    from ..settings.schema import InMemory
-    from ..settings.sources import read_config_settings, read_settings
 except ImportError as error:
     UNJUDGED = f"{error.name} is not installed in this interpreter"
 else:
     UNJUDGED = ""
 
 if TYPE_CHECKING:
+    from ..config.schema import Settings
     from ..ramp.schedule import GH200GradientRamp
-    from ..settings.schema import Settings
 
 Texts = tuple[str, ...]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..settings.keys import DATASETS_FILE_KEY, INLINE_KEYS, SCHEMA_KEY, is_ours, plain_key
-from ..settings.problems import Problem, join_path, nearest, shown
+from ..config.keys import DATASETS_FILE_KEY, INLINE_KEYS, SCHEMA_KEY, is_ours, plain_key
+from ..config.problems import Problem, join_path, nearest, shown
 from .upstream import Upstream
 
 _TRUE = {"1", "true", "yes", "y", "on"}

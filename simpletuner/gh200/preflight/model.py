@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from ..settings.problems import Problem
+from ..config.problems import Problem
 from .report import Kind
 from .upstream import Upstream
 

@@ -54,7 +54,7 @@ def family_of(model: Any) -> Record:
 
 
 def read() -> Record:
-    from simpletuner.gh200.settings.keys import BLOCK_KEYS
+    from simpletuner.gh200.config.keys import BLOCK_KEYS
     from simpletuner.helpers.configuration.cli_utils import _LEGACY_ARG_HANDLERS
     from simpletuner.helpers.configuration.cmd_args import get_argument_parser
     from simpletuner.helpers.training.optimizer_param import optimizer_choices
@@ -100,7 +100,7 @@ def _families() -> dict[str, Record]:
 
 
 def main(target: Path) -> None:
-    from simpletuner.gh200.own_files import write_whole
+    from simpletuner.gh200.files import write_whole
 
     text = json.dumps(read(), indent=1, sort_keys=True)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 from PIL import Image
 
-from ..datasets.listing import list_dataset
+from ..backends.ram.listing import list_dataset
 from ..errors import GH200Error
-from ..headers import header
+from ..image_headers import header
 from .buckets import Rules, rules_of
 from .keys import number
 

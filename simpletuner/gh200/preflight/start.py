@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..config import arguments
+from ..config.config_file import config_path
+from ..config.keys import DATASETS_FILE_KEY, INLINE_KEYS, is_ours
 from ..errors import GH200Error, stop
-from ..settings import arguments
-from ..settings.config_file import config_path
-from ..settings.keys import DATASETS_FILE_KEY, INLINE_KEYS, is_ours
 from ..state import StateHooks
 from .alone import claim_output
 from .check import preflight

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..own_files import user_cache
+from ..files import user_cache
 
 PACKAGE = Path(__file__).resolve().parents[2]
 _READER = Path(__file__).with_name("read_upstream.py")

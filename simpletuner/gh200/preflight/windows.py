@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..config.problems import Problem, join_path
 from ..ramp.schedule import GH200GradientRamp
-from ..settings.problems import Problem, join_path
 from .keys import truth
 from .samples import Samples
 

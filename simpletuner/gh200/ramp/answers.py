@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..stand_in import StandIn, instead
+from ..overrides import StandIn, instead
 from .schedule import MEASURED, RampError
 from .words import FEATURE
 

@@ -24,7 +24,7 @@ from .schedule import MEASURED, GH200GradientRamp, RampError
 from .windows import SAMPLES
 
 if TYPE_CHECKING:
-    from ..settings.schema import Settings
+    from ..config.schema import Settings
 
 logger = logging.getLogger("gh200.ramp")
 

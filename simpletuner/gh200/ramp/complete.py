@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from ..own_files import write_whole
+from ..files import write_whole
 
 # Accelerate writes the generators last; upstream its own state before that.
 _NEEDED = ("random_states_0.pkl", "training_state.json")

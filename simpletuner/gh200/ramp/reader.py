@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..settings.blocks import loaded_config
-from ..settings.schema import Optimizations
-from ..settings.sources import read_batch_sizes, read_config_settings
+from ..config.blocks import loaded_config
+from ..config.schema import Optimizations
+from ..config.sources import read_batch_sizes, read_config_settings
 from .schedule import GH200GradientRamp, RampError
 from .words import refuse_what_does_not_ramp
 

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..own_files import write_whole
-from ..run import current
-from ..stand_in import StandIn, instead
+from ..files import write_whole
+from ..overrides import StandIn, instead
+from ..runtime import current
 from .complete import complete_before, say_what_comes_last
 from .measured import Growth
 from .noise import SmoothedNoise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..stand_in import StandIn, instead
+from ..overrides import StandIn, instead
 
 _TENSORBOARD = "tensorboard"
 

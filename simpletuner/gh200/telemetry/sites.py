@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..run import Run
+from ..runtime import Run
 from ..trackers import PREFIX, each_step
 from .files import path_of
 from .gpu import GpuMemory

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..memory.limits import memory_limits
 from ..memory.process import process_memory
-from ..run import MANAGED_MEMORY, STAGED, UNIFIED_MEMORY
+from ..runtime import MANAGED_MEMORY, STAGED, UNIFIED_MEMORY
 from .record import Caches, Copies, Dataset, Host, Managed
 
 Reports = Mapping[str, dict[str, Any]]

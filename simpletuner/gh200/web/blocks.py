@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..config.keys import BLOCK_KEYS, decoded, is_misspelt_block, is_ours, plain_key, unique_keys
 from ..errors import GH200Error
-from ..settings.keys import BLOCK_KEYS, decoded, is_misspelt_block, is_ours, plain_key, unique_keys
 
 # Keys of a training config that no file of datasets has.
 _TRAINING_KEYS = frozenset(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..settings.keys import BLOCK_KEYS, SCHEMA_KEY
-from ..settings.schema import TrainingConfig
+from ..config.keys import BLOCK_KEYS, SCHEMA_KEY
+from ..config.schema import TrainingConfig
 
 
 class _Place(NamedTuple):

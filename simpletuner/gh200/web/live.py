@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import FileResponse
 
+from ..config.blocks import loaded_values
 from ..preflight.judging import judge_config, judge_ramp
-from ..settings.blocks import loaded_values
 from ..telemetry.reader import NoTelemetry, read_folder
 from .page import ADDRESS, TEMPLATES, asset
 from .saving import loaded

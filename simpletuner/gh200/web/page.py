@@ -13,7 +13,7 @@ from fastapi import HTTPException
 from fastapi.responses import FileResponse
 from jinja2 import Environment, FunctionLoader
 
-from ..settings.keys import BLOCK_KEYS
+from ..config.keys import BLOCK_KEYS
 
 logger = logging.getLogger("gh200.web")
 TEMPLATES = Path(__file__).with_name("templates")

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from ..settings.keys import plain_key
+from ..config.keys import plain_key
 from .blocks import BrokenBlock, given_in, kept_of, settled, written
 
 # Sent along by our script: the config as the page got it, and the state of the file that it was told to replace.

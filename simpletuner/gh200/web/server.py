@@ -13,13 +13,13 @@ from typing import Any
 
 from fastapi import Depends, Request
 
+from ..config.blocks import loaded_values
+from ..config.dataset_file import IN_MEMORY
 from ..errors import GH200Error
-from ..own_files import write_whole
+from ..files import write_whole
+from ..overrides import StandIn, instead
 from ..preflight.check import preflight
 from ..preflight.start import asked_for
-from ..settings.blocks import loaded_values
-from ..settings.dataset_file import IN_MEMORY
-from ..stand_in import StandIn, instead
 from .blocks import is_training_config, written
 from .live import processes_of, routes
 from .page import extend_page

@@ -21,16 +21,16 @@ from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 
 from gh200_lab.memory_run import begin_memory_run  # noqa: E402
-from simpletuner.gh200.caches.blocks import ArenaFull, CacheBudget  # noqa: E402
+from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget  # noqa: E402
+from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.config.sources import read_settings  # noqa: E402
 from simpletuner.gh200.memory import budget  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.memory.limits import Limit  # noqa: E402
-from simpletuner.gh200.pools import native, sites  # noqa: E402
-from simpletuner.gh200.pools.refusals import REFUSED  # noqa: E402
-from simpletuner.gh200.run import MANAGED, Run, current, end  # noqa: E402
-from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
-from simpletuner.gh200.settings.sources import read_settings  # noqa: E402
+from simpletuner.gh200.offload import native, sites  # noqa: E402
+from simpletuner.gh200.offload.refusals import REFUSED  # noqa: E402
+from simpletuner.gh200.runtime import MANAGED, Run, current, end  # noqa: E402
 
 DEVICE = torch.device("cuda:1")
 OUT_OF_MEMORY, DEVICE_UNAVAILABLE, UNKNOWN = 2, 46, 999

@@ -16,7 +16,8 @@ from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 
 from gh200_lab.memory_run import begin_memory_run, held, store  # noqa: E402
-from simpletuner.gh200.caches import sites  # noqa: E402
+from simpletuner.gh200.backends.tensors import sites  # noqa: E402
+from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.diagnostic import allocation, bandwidth  # noqa: E402
 from simpletuner.gh200.diagnostic.device import Device  # noqa: E402
 from simpletuner.gh200.diagnostic.gpu import read_gpus  # noqa: E402
@@ -24,8 +25,7 @@ from simpletuner.gh200.diagnostic.machine import Machine  # noqa: E402
 from simpletuner.gh200.memory import affinity  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import Driver, load_driver  # noqa: E402
-from simpletuner.gh200.run import Run, end  # noqa: E402
-from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.runtime import Run, end  # noqa: E402
 from tests.gpu_stand_in.stand_in import read_log  # noqa: E402
 from tests.unit.unified_lab import FolderBackend, tiered  # noqa: E402
 

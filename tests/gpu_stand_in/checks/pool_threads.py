@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from beyond_hbm import DEVICE, MB, Trainer, begun, kinds
 
-from simpletuner.gh200.run import end
+from simpletuner.gh200.runtime import end
 
 ROUNDS, BLOCKS = 12, 8
 

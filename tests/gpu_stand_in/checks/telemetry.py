@@ -17,10 +17,10 @@ from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 
 from gh200_lab.memory_run import begin_memory_run, store  # noqa: E402
-from simpletuner.gh200.pools import sites as pools  # noqa: E402
-from simpletuner.gh200.run import Run, end  # noqa: E402
-from simpletuner.gh200.settings.cache_options import CacheOptions  # noqa: E402
-from simpletuner.gh200.settings.sources import read_settings  # noqa: E402
+from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
+from simpletuner.gh200.config.sources import read_settings  # noqa: E402
+from simpletuner.gh200.offload import sites as pools  # noqa: E402
+from simpletuner.gh200.runtime import Run, end  # noqa: E402
 from simpletuner.gh200.telemetry.reader import read_folder  # noqa: E402
 from simpletuner.gh200.telemetry.record import Record  # noqa: E402
 from simpletuner.gh200.telemetry.sites import RunTelemetry  # noqa: E402

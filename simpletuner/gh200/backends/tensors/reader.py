@@ -1,0 +1,234 @@
+"""Reads an entry's file straight into an arena; torch's own archive reader and weights-only unpickler say what is where."""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch._weights_only_unpickler import Unpickler
+
+from ...memory.pages import extent
+from .arena import TensorArena
+from .blocks import Reserved, Slot, holdable
+
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_STORED = b"\0\0"
+_METHOD = slice(8, 10)  # of a record's own header
+# What torch.load looks at beside the byte order; younger than the format, so a file may lack them.
+_FORMAT = {".format_version": b"1", ".storage_alignment": b"64"}
+PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size})
+_LARGEST_PICKLE = 1 << 20
+_DEEPEST = 32
+How = Literal["straight", "unpacked", "torch"]
+Signature = tuple[int, int, int] | None
+_Storage = tuple[torch.UntypedStorage, str, int]  # its record and that one's size
+
+
+class Unreadable(Exception):
+    """The file changed, vanished or was cut while it was read, or holds nothing that can be held."""
+
+
+class NotPlain(Exception):
+    """Something that cannot be held, or that this reader does not want to know: `torch.load` decides about the file."""
+
+
+class Read(NamedTuple):
+    """An entry in an arena: a Slot for each tensor; or, read by torch, the value itself and no slots yet."""
+
+    value: Any
+    slots: tuple[Slot, ...]
+    signature: Signature
+    bytes: int
+    how: How
+
+
+class Leaf(NamedTuple):
+    """A tensor of an entry, and which bytes of which record of its file are its own."""
+
+    record: str
+    record_bytes: int
+    start: int
+    span: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def mapped(node: Any, change: Callable[[Any], Any], depth: int = _DEEPEST) -> Any:
+    """The same dicts, lists and tuples anew, around what becomes of everything else."""
+    kind = type(node)
+    if depth == 0:
+        raise NotPlain("an entry is nested too deeply")
+    if kind is dict:
+        if not PLAIN_TYPES.issuperset(map(type, node)):
+            raise NotPlain("an entry has a dict with a key that is no plain value")
+        return {key: mapped(item, change, depth - 1) for key, item in node.items()}
+    if kind in (list, tuple):
+        return kind([mapped(item, change, depth - 1) for item in node])
+    return change(node)
+
+
+def signature_of(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_entry(path: str, arena: TensorArena, *, compressed: bool = False) -> Read:
+    """Raises Unreadable, OSError or ArenaFull; nothing of the arena is taken then."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        # Asked for before the read: what changes from here on is another file to whoever compares the two.
+        before = os.fstat(file)
+        about = signature_of(before), before.st_size
+        if compressed and os.pread(file, 2, 0) == _GZIP:
+            with _inflated(file, before.st_size) as plain:
+                value, slots, straight = _taken(plain, arena)
+            return Read(value, slots, *about, "unpacked" if straight else "torch")
+        value, slots, straight = _taken(file, arena)
+        return Read(value, slots, *about, "straight" if straight else "torch")
+    finally:
+        os.close(file)
+
+
+def _taken(file: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], bool]:
+    try:
+        structure, leaves, starts = _located(file)
+    except NotPlain:
+        return _through_torch(file), (), False
+    reserved = arena.reserve(*[leaf.span for leaf in leaves])
+    try:
+        for leaf, start, place in zip(leaves, starts, reserved, strict=True):
+            if leaf.span and os.preadv(file, [_bytes_of(place)], start) != leaf.span:
+                raise Unreadable("it was cut while it was read")
+    except BaseException:
+        arena.give_back(reserved)
+        raise
+    slots = tuple(
+        arena.filled(place, leaf.dtype, leaf.shape, leaf.stride) for leaf, place in zip(leaves, reserved, strict=True)
+    )
+    waiting = iter(slots)
+    return mapped(structure, lambda node: next(waiting) if type(node) is Leaf else node), slots, True
+
+
+def _bytes_of(place: Reserved) -> memoryview:
+    return memoryview(place.buffer).cast("B")[place.offset : place.offset + place.span]
+
+
+def _located(file: int) -> tuple[Any, tuple[Leaf, ...], list[int]]:
+    """The entry, its leaves, and where in the file the bytes of each begin."""
+    if os.pread(file, 4, 0) != _ZIP:
+        raise NotPlain("torch.load looks for an archive's mark at the beginning of a file")
+    try:
+        # By number: the file that was opened, whatever has its path by now.
+        archive: Any = torch._C.PyTorchFileReader(f"/proc/self/fd/{file}")
+        if "constants.pkl" in archive.get_all_records() or archive.get_record("byteorder") != b"little":
+            raise NotPlain("a program, or another byte order")
+        for record, text in _FORMAT.items():
+            if archive.has_record(record) and archive.get_record(record) != text:
+                raise NotPlain(f"another {record}")
+        structure, leaves = structure_of(archive.get_record("data.pkl"))
+        return structure, leaves, [_start_of(file, archive, leaf) for leaf in leaves]
+    except (RuntimeError, UnicodeDecodeError) as error:
+        # A damaged name ends in the message of the error, as it is.
+        raise NotPlain(f"no archive of torch's: {error}") from error
+
+
+def _start_of(file: int, archive: Any, leaf: Leaf) -> int:
+    header = archive.get_record_header_offset(leaf.record)
+    if archive.get_record_size(leaf.record) != leaf.record_bytes:
+        raise NotPlain("a record of another size than its storage")
+    local = os.pread(file, 10, header)
+    if not local.startswith(_ZIP) or local[_METHOD] != _STORED:
+        raise NotPlain("a damaged or compressed record, which torch does not write")
+    return int(archive.get_record_offset(leaf.record)) + leaf.start
+
+
+@lru_cache(maxsize=1024)
+def structure_of(pickled: bytes) -> tuple[Any, tuple[Leaf, ...]]:
+    """An entry with a Leaf in the place of each tensor, and those by themselves; kept, as files of one shape have one pickle.
+
+    torch's weights-only unpickler reads it, with storages that have sizes and no bytes.
+    """
+    if len(pickled) > _LARGEST_PICKLE:
+        raise NotPlain("a pickle of more than a megabyte")
+    storages: dict[int, _Storage] = {}
+
+    def without_bytes(saved: Any) -> torch.storage.TypedStorage:
+        word, kind, key, location, elements = saved
+        if word != "storage" or location == "meta":
+            raise NotPlain("a storage of another kind")
+        dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
+        size = elements * dtype.itemsize
+        storage = torch.UntypedStorage(size, device="meta")
+        # Its size now: a tensor that does not fit makes a storage without bytes larger.
+        storages[storage._cdata] = storage, f"data/{key}", size
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+    unpickler = Unpickler(io.BytesIO(pickled), encoding="utf-8")
+    unpickler.persistent_load = without_bytes  # type: ignore[method-assign]
+    leaves: list[Leaf] = []
+
+    def with_leaf(node: Any) -> Any:
+        if type(node) is torch.Tensor:
+            leaves.append(_leaf(node, storages))
+            return leaves[-1]
+        if type(node) not in PLAIN_TYPES:
+            raise NotPlain(f"a {type(node).__name__}")
+        return node
+
+    try:
+        entry = unpickler.load()
+        return mapped(entry, with_leaf), tuple(leaves)
+    except Exception as error:
+        # Whatever is wrong with it, torch.load knows it better.
+        raise NotPlain(f"{type(error).__name__}: {error}") from error
+
+
+def _leaf(tensor: torch.Tensor, storages: dict[int, _Storage]) -> Leaf:
+    _, record, size = storages[tensor.untyped_storage()._cdata]
+    start, span = int(tensor.storage_offset()) * tensor.element_size(), extent(tensor)
+    if not holdable(tensor, "meta") or (span and start + span > size):
+        raise NotPlain("a tensor with more than values, or one larger than its storage")
+    return Leaf(record, size, start, span, tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def _whole(file: int) -> bytes:
+    with open(os.dup(file), "rb", buffering=0) as again:
+        again.seek(0)
+        return again.readall()
+
+
+@contextmanager
+def _inflated(file: int, size: int) -> Iterator[int]:
+    """A file of what a compressed one holds; the inflating itself does not hold the GIL."""
+    content = _whole(file)
+    machine = zlib.decompressobj(wbits=31)
+    try:
+        # One byte more than the file says it holds: with none to spare the end of the stream is not looked at.
+        found = machine.decompress(content, int.from_bytes(content[-4:], "little") + 1)
+    except zlib.error as error:
+        raise Unreadable(f"its compression is damaged: {error}") from error
+    if not machine.eof or machine.unused_data or len(content) != size:
+        raise Unreadable("its compression is of another kind")
+    plain = os.memfd_create("gh200-entry")
+    try:
+        with open(plain, "wb", buffering=0, closefd=False) as target:
+            target.write(found)
+        yield plain
+    finally:
+        os.close(plain)
+
+
+def _through_torch(file: int) -> Any:
+    try:
+        return torch.load(io.BytesIO(_whole(file)), map_location="cpu", weights_only=True)
+    except Exception as error:
+        # Whatever is wrong with it, upstream says it, in its own words, when training reads the file.
+        raise Unreadable(
+            f"torch.load refuses it: {str(error).splitlines()[0][:200] if str(error) else error!r}"
+        ) from error

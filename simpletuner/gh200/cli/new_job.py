@@ -1,0 +1,210 @@
+"""From a folder of pictures to a job that trains: looks at pictures, model and machine, and writes jobs/NAME/config.json."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..config.blocks import loaded_values
+from ..diagnostic.gpu import read_gpus
+from ..diagnostic.machine import Machine as Host
+from ..errors import GH200Error
+from ..memory.limits import memory_limits, spoken_size
+from ..new_job.captions import with_captions
+from ..new_job.choices import Job, Machine, Wishes, choose
+from ..new_job.folder import Folder, look_at
+from ..new_job.model import choose_model
+from ..new_job.write import JOBS, NameTaken, free_name, needs_links, write_job
+from ..preflight.check import preflight
+from ..preflight.report import many, some
+from ..preflight.upstream import Upstream, package_of_upstream, upstream_record
+from .check import above_zero
+
+LEAST_EDGE, MOST_EDGE = 64, 8192
+_EXAMPLES = """\
+examples:
+  scripts/new_job.sh ~/pictures/cat --model models/sdxl-base            a job named cat, and the line that starts it
+  scripts/new_job.sh ~/pictures/cat --model OWNER/NAME --family flux    a model of the hub, downloaded at the start
+  scripts/new_job.sh ~/pictures/cat --steps 2000 --prompt "a cat on a roof"
+
+Captions are .txt or .caption files beside the pictures, or one table in the folder: a parquet, metadata.jsonl
+or metadata.csv (file_name, caption). Without any, --caption or the folder's name is used for all. Nothing in the folder is changed. Everything chosen is a key of the written file:
+change it there, and check it with python -m simpletuner.gh200.preflight. Takes seconds.
+
+exit code: 0 the job can be started, 2 it cannot be made: the message says why
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="scripts/new_job.sh", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("folder", type=Path, metavar="FOLDER", help="pictures, with captions beside them or without")
+    made.add_argument(
+        "--model", metavar="PATH_OR_NAME", help="folder in the diffusers layout, or OWNER/NAME of the hub"
+    )
+    made.add_argument("--family", metavar="NAME", help="model family (what the model says; sdxl without a model)")
+    made.add_argument("--vae", metavar="PATH_OR_NAME", help="VAE (the model's own)")
+    made.add_argument("--name", help="name of the job, a folder in jobs/ (the folder's name)")
+    made.add_argument("--steps", type=above_zero, metavar="N", help="optimizer steps (about 40 looks at every picture)")
+    made.add_argument("--resolution", type=_edge, metavar="N", help="edge of a square of the trained area")
+    made.add_argument("--batch-size", type=above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
+    made.add_argument("--effective-batch", type=above_zero, metavar="N", help="pictures an update, at the ramp's end")
+    made.add_argument("--prompt", metavar="TEXT", help="validation prompt (the first caption)")
+    made.add_argument("--caption", metavar="TEXT", help="caption of pictures that have none")
+    made.add_argument("--checkpoint-every", type=above_zero, metavar="N", help="steps (a quarter of all, at most 500)")
+    made.add_argument("--processes", type=above_zero, default=1, metavar="N", help="ranks of the run (1)")
+    made.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="where training will be started (here)")
+    return made
+
+
+def _edge(text: str) -> int:
+    if not LEAST_EDGE <= above_zero(text) <= MOST_EDGE:
+        raise argparse.ArgumentTypeError(f"{text}: a number from {LEAST_EDGE} to {MOST_EDGE} is wanted")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        return _make(options)
+    except GH200Error as error:
+        print(error.render(), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _make(options: argparse.Namespace) -> int:
+    root = Path(os.path.abspath(options.root))
+    if not root.is_dir():
+        raise GH200Error("The folder to start training in does not exist.", where=f"--root {root}", fix="make it first")
+    upstream = _upstream()
+    folder, captions_from = with_captions(look_at(options.folder.expanduser()))
+    model = choose_model(_placed(options.model), options.family, _placed(options.vae), upstream, os.environ)
+    why_links = needs_links(folder, captions_from)
+    folder, left = _captioned(folder, options.caption) if why_links else (folder, [])
+    machine = _machine(upstream)
+    _refuse(options, folder, machine)
+    while True:
+        name = free_name(root, options.name, options.folder)
+        wishes = Wishes(name, **{key: getattr(options, key) for key in Wishes.__dataclass_fields__ if key != "name"})
+        data = root / JOBS / name / "images" if why_links else Path(os.path.abspath(folder.root))
+        job = choose(folder, data, model, machine, wishes, root)
+        links = {picture: folder.captions.get(picture, "") for picture in folder.usable} if why_links else None
+        try:
+            path = write_job(root, name, job.config, links, folder)
+        except NameTaken:
+            # Another one took it since. A name that was asked for is refused, one of ours is chosen again.
+            if options.name is None:
+                continue
+            raise
+        _say(folder, job, why_links, left)
+        return _check(path, job, root, wishes, machine.gpu_bytes)
+
+
+def _refuse(options: argparse.Namespace, folder: Folder, machine: Machine) -> None:
+    if folder.unread and not any(folder.captions.values()) and not options.caption:
+        raise GH200Error(
+            "No caption can be read.",
+            where=str(folder.root),
+            why=some(f"{name} {why}" for name, why in folder.unread.items()),
+            fix="write them as UTF-8, or give all pictures one with --caption",
+        )
+    if options.processes > max(1, machine.gpus):
+        raise GH200Error(
+            "There are fewer GPUs than processes.",
+            where=f"--processes {options.processes}",
+            why=f"this machine has {many(machine.gpus, 'GPU')}, and each process wants one of its own",
+            fix="make the job on the machine that trains, or leave --processes out",
+        )
+
+
+def _upstream() -> Upstream:
+    upstream, why = upstream_record(True, lambda text: print(text, file=sys.stderr, flush=True))
+    if upstream is None:
+        raise GH200Error(
+            "Upstream's keys are not known here.", why=why, fix="build the fork: ./execute_gh200_rebase.sh"
+        )
+    return upstream
+
+
+def _placed(model: str | None) -> str | None:
+    """A folder that exists is meant from where the command was typed, not from where training starts."""
+    return os.path.abspath(os.path.expanduser(model)) if model and Path(model).expanduser().exists() else model
+
+
+def _captioned(folder: Folder, caption: str | None) -> tuple[Folder, list[str]]:
+    """Pictures without a caption among captioned ones get --caption, or are left out by name."""
+    without = folder.uncaptioned
+    if not without or not any(folder.captions.values()):
+        return folder, []
+    if caption:
+        return replace(folder, captions={**folder.captions, **dict.fromkeys(without, caption)}), []
+    sizes = {name: size for name, size in folder.sizes.items() if name not in set(without)}
+    return replace(folder, sizes=sizes), without
+
+
+def _machine(upstream: Upstream) -> Machine:
+    known = upstream.keys.get("report_to", {}).get("choices") or ()
+    gpus = read_gpus(Host())
+    return Machine(
+        (gpus.usable or len(gpus.devices)) if gpus.least_memory else 0,
+        gpus.least_memory,
+        min(limit.bytes for limit in memory_limits()),
+        len(os.sched_getaffinity(0)),
+        next((name for name in ("simpletuner", "tensorboard") if name in known), "none"),
+    )
+
+
+def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
+    captions = sum(bool(text) for name, text in folder.captions.items() if name in folder.sizes)
+    print(f"{many(len(folder.sizes), 'picture')}, {many(captions, 'caption')}, {spoken_size(folder.bytes)}")
+    for name, why in sorted(folder.unusable.items()):
+        print(f"  left out: {name} {why}")
+    for name in left:
+        print(f"  left out: {name} {folder.unread.get(name, 'has no caption')}; --caption TEXT gives it one")
+    if why_links:
+        print(f"  trained from links in {job.config['datasets'][0]['instance_data_dir']}: {why_links}")
+    for what, why in job.said.items():
+        print(f"  {what:<11}{why}")
+
+
+def _check(path: Path, job: Job, root: Path, wishes: Wishes, gpu_bytes: int) -> int:
+    os.chdir(root)
+    shown = path.relative_to(root)
+    report = preflight(shown, loaded_values(job.config), wishes.processes, gpu=lambda: gpu_bytes)
+    for warning in report.warnings:
+        print(f"  warning: {warning}")
+    if report.problems:
+        # It cannot be started, and would only be in the way of a better one of its name.
+        shutil.rmtree(path.parent)
+        raise GH200Error(
+            "No job was made: its training could not work.",
+            why="\n".join(report.problems),
+            fix="choose otherwise; scripts/new_job.sh --help names every choice",
+        )
+    print(f"\nwritten {shown}; start it in {root}:\n{launch_line(root, shown, wishes.processes, gpu_bytes > 0)}")
+    return 0
+
+
+def launch_line(root: Path, config: Path, processes: int, gpu: bool) -> str:
+    own = root / ".venv" / "bin" / "accelerate"
+    words = [".venv/bin/accelerate" if own.exists() else "accelerate", "launch"]
+    settings = root / "config" / f"accelerate_config_{'gh200' if gpu else 'cpu'}.yaml"
+    if settings.is_file():
+        words += ["--config_file", settings.relative_to(root).as_posix()]
+    if processes > 1:
+        words += [*(["--multi_gpu"] if gpu else []), "--num_processes", str(processes)]
+    package = package_of_upstream()
+    elsewhere = str(package / "train.py") if package else "train.py"
+    script = next((name for name in ("train.py", "simpletuner/train.py") if (root / name).is_file()), elsewhere)
+    return " ".join([*words, shlex.quote(script), "--config", config.as_posix()])

@@ -1,0 +1,92 @@
+"""The moments of a run at which each kind of memory is made: there, and only there, torch allocates from a pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..overrides import StandIn, instead
+from .torch_pool import TorchPool
+
+if TYPE_CHECKING:
+    from .sites import ManagedMemory
+
+FEATURE = "managed memory"
+
+
+class TrainerMoments(StandIn):
+    """Where the Trainer makes weights, EMA and optimizer state."""
+
+    upstream_class, feature = "Trainer", FEATURE
+
+    def __init__(self, trainer: Any, memory: ManagedMemory) -> None:
+        super().__init__()
+        self.trainer, self.memory = trainer, memory
+        self.take_over(trainer)
+
+    @instead
+    def move_models(self, *args: Any, **kwargs: Any) -> Any:
+        with self.memory.of("weights"):
+            return self.upstream.move_models(*args, **kwargs)
+
+    @instead
+    def init_prepare_models(self, *args: Any, **kwargs: Any) -> Any:
+        # What is still on the CPU is moved here. The buckets of several ranks begin here too, but after the first step
+        # torch makes them anew, in plain memory.
+        with self.memory.of("weights"):
+            result = self.upstream.init_prepare_models(*args, **kwargs)
+        for optimizer in (self.trainer.optimizer, getattr(self.trainer, "sidecar_optimizer", None)):
+            if optimizer is not None:
+                OptimizerMoments(optimizer, self.memory)
+                self.memory.keep_gradients(optimizer)
+        return result
+
+    @instead
+    def init_ema_model(self, *args: Any, **kwargs: Any) -> Any:
+        with self.memory.of("ema"):
+            return self.upstream.init_ema_model(*args, **kwargs)
+
+
+class OptimizerMoments(StandIn):
+    """An optimizer makes its state at its first step, and scratch memory at every one."""
+
+    upstream_class, feature = "Optimizer", FEATURE
+
+    def __init__(self, optimizer: Any, memory: ManagedMemory) -> None:
+        super().__init__()
+        self.optimizer, self.memory = optimizer, memory
+        self.take_over(optimizer)
+
+    @instead
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        with self.memory.of("optimizer" if self._has_more_to_make() else "scratch"):
+            return self.upstream.step(*args, **kwargs)
+
+    def _has_more_to_make(self) -> bool:
+        """Some parameter that will be stepped has no state yet."""
+        state = self.optimizer.state
+        return any(
+            parameter.grad is not None and parameter not in state
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+
+class GradientMoments:
+    """Backward makes a gradient in its own thread and memory; as soon as it is whole it moves into the pool."""
+
+    def __init__(self, pool: TorchPool) -> None:
+        self._pool = pool
+        self._moved: dict[int, int] = {}
+
+    def watch(self, parameter: Any) -> None:
+        if parameter.requires_grad and parameter.is_cuda:
+            parameter.register_post_accumulate_grad_hook(self._accumulated)
+
+    def _accumulated(self, parameter: Any) -> None:
+        gradient = parameter.grad
+        # Later micro-batches of a window add to the gradient in place; a pool's addresses are never anyone else's.
+        if gradient is None or gradient.is_sparse or self._moved.get(id(parameter)) == gradient.data_ptr():
+            return
+        with self._pool.here():
+            parameter.grad = gradient.clone()
+        self._moved[id(parameter)] = parameter.grad.data_ptr()
