@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simpletuner.gh200.backends.tensors import sites
+from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.backends.tensors.store import CacheStore
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.schema import Settings
@@ -12,14 +12,14 @@ from simpletuner.gh200.runtime import Run, begin, current
 
 def begin_memory_run(options: CacheOptions, settings: Settings | None = None) -> Run:
     run = begin(settings or read_settings({}, {}), options)
-    sites.begin(run)
+    hooks.begin(run)
     return run
 
 
-def held() -> sites.HeldCaches:
+def held() -> hooks.HeldCaches:
     run = current()
     assert run is not None
-    return run.part(sites.HeldCaches)
+    return run.part(hooks.HeldCaches)
 
 
 def store() -> CacheStore:

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.backends.tensors.registered import CacheKind
-from simpletuner.gh200.backends.tensors.sites import known_finite, placed_latent
+from simpletuner.gh200.backends.tensors.cache_kinds import CacheKind
+from simpletuner.gh200.backends.tensors.hooks import known_finite, placed_latent
 from simpletuner.gh200.backends.tensors.store import CacheStore
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory.process import process_memory

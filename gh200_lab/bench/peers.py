@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from simpletuner.gh200.backends.tensors.registered import CacheKind
+from simpletuner.gh200.backends.tensors.backend import UnifiedCacheTier
+from simpletuner.gh200.backends.tensors.cache_kinds import CacheKind
 from simpletuner.gh200.backends.tensors.store import CacheStore
-from simpletuner.gh200.backends.tensors.tier import UnifiedCacheTier
 
 _TMPFS = Path("/dev/shm")
 

@@ -27,7 +27,7 @@ class EverySecondWindow:
         self._on, self._began = True, time.process_time()
 
     def install(self) -> None:
-        from simpletuner.gh200.ramp.meter import NoiseMeter
+        from simpletuner.gh200.ramp.noise_meter import NoiseMeter
 
         made, found = NoiseMeter.__init__, self
 

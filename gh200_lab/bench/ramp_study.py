@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 from simpletuner.gh200.ramp.apply import RampControl
-from simpletuner.gh200.ramp.meter import NoiseMeter
+from simpletuner.gh200.ramp.noise_meter import NoiseMeter
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp
 
 from ..place import ROOT

@@ -10,7 +10,7 @@ from simpletuner.gh200.cli.doctor import REPORT
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding
 from simpletuner.gh200.diagnostic.facts import Facts
 from simpletuner.gh200.diagnostic.output import SCHEMA_VERSION
-from simpletuner.gh200.diagnostic.result import STATUSES
+from simpletuner.gh200.diagnostic.status import STATUSES
 
 from . import acceptance
 from . import command as generated_docs

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from simpletuner.gh200.ramp.reader import ramp_from_config
+from simpletuner.gh200.ramp.from_config import ramp_from_config
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp
 
 from ..place import ROOT

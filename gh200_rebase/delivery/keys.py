@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-_MODULE = "simpletuner.gh200.preflight.upstream"
+_MODULE = "simpletuner.gh200.preflight.upstream_keys"
 _LATER = "preflight reads them at its first use"
 LIMIT = 900.0
 

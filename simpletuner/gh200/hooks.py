@@ -26,7 +26,7 @@ def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
 
 def take_config_flag() -> None:
     """Before train.py imports anything of upstream's: `--config FILE`."""
-    from .preflight.start import take_config_flag as take
+    from .preflight.startup import take_config_flag as take
 
     take()
 
@@ -39,9 +39,9 @@ def train_command() -> None:
 
 
 def dataset_entries(entries: list[dict[str, Any]], factory: Any) -> list[dict[str, Any]]:
-    from .backends.ram.sites import dataset_entries as as_local
+    from .backends.ram.hooks import dataset_entries as as_local
     from .backends.scan.directories import absolute_directories
-    from .backends.tensors.dirs import directories_for_run
+    from .backends.tensors.directories import directories_for_run
 
     return directories_for_run(absolute_directories(as_local(entries)), factory)
 
@@ -60,7 +60,7 @@ def audio_loader(load: Callable[..., Any]) -> Callable[..., Any]:
     def from_ram(*given: Any, **named: Any) -> Any:
         if StateHooks._gh200_run is None:
             return load(*given, **named)
-        from .backends.ram.media import in_ram
+        from .backends.ram.media_paths import in_ram
 
         # A path to bytes in RAM leads there as long as it is referred to.
         opened = [in_ram(value) for value in given]
@@ -71,7 +71,7 @@ def audio_loader(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def placed_latent(latent: Any) -> Any | None:
-    from .backends.tensors.sites import placed_latent as place
+    from .backends.tensors.hooks import placed_latent as place
 
     return place(latent)
 
@@ -79,13 +79,13 @@ def placed_latent(latent: Any) -> Any | None:
 def moved_together(latents: list[Any]) -> list[Any]:
     if StateHooks._gh200_run is None:
         return latents
-    from .backends.tensors.sites import moved_together as move
+    from .backends.tensors.hooks import moved_together as move
 
     return move(latents)
 
 
 def known_finite(tensor: Any) -> bool:
-    from .backends.tensors.sites import known_finite as known
+    from .backends.tensors.hooks import known_finite as known
 
     return known(tensor)
 

@@ -47,17 +47,17 @@ class TrainerHooks:
 
     def _start_gh200_runtime(self) -> None:
         from . import runtime
-        from .backends.ram.staged import StagedDatasets
+        from .backends.ram.registry import StagedDatasets
         from .backends.scan.dummy_scheduler import provide
-        from .backends.tensors import sites as cache_sites
+        from .backends.tensors import hooks as cache_sites
         from .config.arguments import remove_blocks, typed_config
         from .config.cache_options import CacheOptions
         from .config.dataset_file import entries_of_file, write_inline_datasets
         from .config.sources import read_settings
         from .console import tidy_console
-        from .preemption.moments import begin as listen_for_signals
-        from .preflight.alone import claim_output
-        from .preflight.start import check_run
+        from .preemption.hooks import begin as listen_for_signals
+        from .preflight.output_lock import claim_output
+        from .preflight.startup import check_run
 
         provide()
         runtime.end()
@@ -90,8 +90,8 @@ class TrainerHooks:
         from . import runtime
         from .config.dataset_file import entries_of_file
         from .memory.affinity import bind_beside
-        from .offload.sites import begin as begin_pools
-        from .preemption.moments import join
+        from .offload.hooks import begin as begin_pools
+        from .preemption.hooks import join
         from .ramp.apply import build_ramp
         from .rank_check import check_ranks
         from .telemetry import step_log
@@ -121,7 +121,7 @@ class TrainerHooks:
     def _prepare_gh200_telemetry(self, current: Any) -> None:
         self._gh200_telemetry = None
         if current is not None and current.settings.telemetry_interval:
-            from .telemetry.sites import RunTelemetry
+            from .telemetry.hooks import RunTelemetry
 
             self._gh200_telemetry = RunTelemetry(self, current)
 
@@ -129,7 +129,7 @@ class TrainerHooks:
         """While the GPU is still idle: how held latents will get there."""
         if not current.options.kinds:
             return
-        from .backends.tensors.sites import device_known
+        from .backends.tensors.hooks import device_known
         from .preflight.latents import latent_batch
 
         keys = ("resolution", "resolution_type", "train_batch_size")
@@ -140,9 +140,9 @@ class TrainerHooks:
         """Training begins: all caches are built, the micro-batch counter starts."""
         if StateHooks._gh200_run is None:
             return step
-        from .backends.ram.sites import caches_built
-        from .backends.tensors.sites import training_begins
-        from .preemption.moments import training_begins as may_leave
+        from .backends.ram.hooks import caches_built
+        from .backends.tensors.hooks import training_begins
+        from .preemption.hooks import training_begins as may_leave
 
         caches_built(self.config)
         training_begins()
@@ -153,7 +153,7 @@ class TrainerHooks:
 
     def _gh200_batch_wanted(self) -> None:
         """The loop counts a micro-batch, or the end of an epoch, and waits for it."""
-        from .preemption.moments import leave_if_asked
+        from .preemption.hooks import leave_if_asked
 
         leave_if_asked()
         self._gh200_step += 1
@@ -167,8 +167,8 @@ class TrainerHooks:
         self._gh200_step = step
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.loop.micro_batch_begins()
-        from .backends.ram.sites import epoch_started
-        from .backends.tensors.sites import micro_batch_begins
+        from .backends.ram.hooks import epoch_started
+        from .backends.tensors.hooks import micro_batch_begins
         from .memory.batch import optimize_batch_for_gh200
 
         micro_batch_begins(self.state["global_step"])

@@ -74,7 +74,7 @@ def test_only_local_backends_are_built_by_us() -> None:
 
 def test_one_backend_serves_a_dataset_in_ram_and_its_cache(tmp_path: Path) -> None:
     from simpletuner.gh200.backends.ram.backend import GH200InMemoryBackend
-    from simpletuner.gh200.backends.ram.sites import dataset_entries
+    from simpletuner.gh200.backends.ram.hooks import dataset_entries
 
     (tmp_path / "data").mkdir()
     caption, latent = tmp_path / "data/1.txt", tmp_path / "data/cache/1.pt"

@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sized_files(sizes: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures that are nothing but a size, for upstream's own probe and for our reader."""
-    from simpletuner.gh200.backends.scan.pool import HeaderPool
+    from simpletuner.gh200.backends.scan.worker_pool import HeaderPool
     from simpletuner.gh200.image_headers import Header
     from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
 
@@ -223,7 +223,7 @@ def test_first_batch_scan_repairs_missing_metadata(folder: Path) -> None:
 
 
 def test_first_batch_scan_raises_what_happens_in_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from simpletuner.gh200.backends.scan.pool import HeaderPool
+    from simpletuner.gh200.backends.scan.worker_pool import HeaderPool
     from simpletuner.gh200.errors import GH200Error
 
     def fail(self: Any, paths: list[str]) -> Any:

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from simpletuner.gh200.backends import builders
-from simpletuner.gh200.backends.ram import sites as in_memory_sites
-from simpletuner.gh200.backends.ram.media import in_ram
-from simpletuner.gh200.backends.ram.staged import staged_for_use
+from simpletuner.gh200.backends.ram import hooks as in_memory_sites
+from simpletuner.gh200.backends.ram.media_paths import in_ram
+from simpletuner.gh200.backends.ram.registry import staged_for_use
 from simpletuner.gh200.memory.limits import OverMemoryLimit
 
 pytestmark = pytest.mark.usefixtures("own_run")
@@ -169,7 +169,7 @@ def test_fleet_media_that_cannot_be_led_to_ram_are_opened_on_disk(
     def full(purpose: str) -> int:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("simpletuner.gh200.backends.ram.media.memory_file", full)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.media_paths.memory_file", full)
     path = str(tree / "tone.wav")
     assert [in_ram(path), in_ram(path)] == [path] * 2
     assert caplog.text.count("Too many open files") == 1 and path in caplog.text

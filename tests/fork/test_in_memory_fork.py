@@ -16,7 +16,7 @@ from preloaded import Preloaded
 
 from gh200_lab.tiny.run import cached, weights
 from simpletuner.gh200.backends import builders
-from simpletuner.gh200.backends.ram import sites as in_memory_sites
+from simpletuner.gh200.backends.ram import hooks as in_memory_sites
 from simpletuner.gh200.config.schema import CodecName
 
 pytestmark = pytest.mark.usefixtures("own_run")

@@ -17,7 +17,7 @@ from simpletuner.gh200.config.blocks import loaded_config
 from simpletuner.gh200.preflight.buckets import rules_of
 from simpletuner.gh200.preflight.check import preflight
 from simpletuner.gh200.preflight.keys import dataset_key_problems
-from simpletuner.gh200.preflight.upstream import package_of_upstream, place_of_record, upstream_record
+from simpletuner.gh200.preflight.upstream_keys import package_of_upstream, place_of_record, upstream_record
 
 EXAMPLES = tiny.FORK / "simpletuner" / "examples"
 # What upstream itself would refuse in its own examples: a comma too many, families its parser does not list.

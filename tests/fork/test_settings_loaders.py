@@ -16,7 +16,7 @@ from preloaded import Preloaded
 
 from simpletuner.gh200.config.keys import BLOCK_KEYS
 from simpletuner.gh200.config.problems import SettingsError
-from simpletuner.gh200.ramp.reader import ramp_from_config
+from simpletuner.gh200.ramp.from_config import ramp_from_config
 from simpletuner.gh200.ramp.schedule import RampError
 
 SEEN = ("on", "unavailable", "in_memory")

@@ -12,7 +12,7 @@ import pytest
 from preloaded import Preloaded
 from tiny import Lab
 
-from simpletuner.gh200.preemption.files import MARKER
+from simpletuner.gh200.preemption.marker import MARKER
 
 pytestmark = [
     pytest.mark.fork,

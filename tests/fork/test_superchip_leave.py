@@ -15,7 +15,7 @@ from tiny import CPU, Lab
 
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run, weights
-from simpletuner.gh200.preemption.files import MARKER
+from simpletuner.gh200.preemption.marker import MARKER
 from simpletuner.gh200.preemption.signals import EXIT_CODE
 
 pytestmark = [pytest.mark.fork, pytest.mark.system, pytest.mark.timeout(1800)]

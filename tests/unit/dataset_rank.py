@@ -15,7 +15,7 @@ see_this_checkout()
 from torch import distributed  # noqa: E402
 
 from simpletuner.gh200.backends.ram.arena import SharedArena  # noqa: E402
-from simpletuner.gh200.backends.ram.check import forget_changed, forget_path  # noqa: E402
+from simpletuner.gh200.backends.ram.invalidation import forget_changed, forget_path  # noqa: E402
 from simpletuner.gh200.backends.ram.sharing import shared_arena  # noqa: E402
 from simpletuner.gh200.backends.ram.staging import stage  # noqa: E402
 from simpletuner.gh200.config.schema import InMemory  # noqa: E402

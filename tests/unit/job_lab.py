@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from simpletuner.gh200.preflight.upstream import Upstream
+from simpletuner.gh200.preflight.upstream_keys import Upstream
 
 
 def key(kind: str = "text", default: Any = None, choices: list[str] | None = None, **more: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gh200_lab.checkout import see_this_checkout
 if __name__ == "__main__":
     see_this_checkout()
 
-from simpletuner.gh200.preemption.moments import Leaving
+from simpletuner.gh200.preemption.hooks import Leaving
 from simpletuner.gh200.trainer import TrainerHooks
 
 

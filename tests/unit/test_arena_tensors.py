@@ -129,7 +129,7 @@ import torch
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget
-from simpletuner.gh200.memory.one_copy import CudaBytes
+from simpletuner.gh200.memory.batch_copy import CudaBytes
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.backends.tensors.arena import TensorArena
 begin_memory_run(CacheOptions(hints=True))

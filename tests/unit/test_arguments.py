@@ -19,7 +19,7 @@ from simpletuner.gh200.config import arguments
 from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.train_command import train_command, train_command_line
 from simpletuner.gh200.errors import ConfigFileError, RejectedConfig
-from simpletuner.gh200.preflight.start import take_config_flag
+from simpletuner.gh200.preflight.startup import take_config_flag
 from simpletuner.gh200.state import StateHooks
 
 pytestmark = pytest.mark.unit

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from gh200_lab.memory_run import begin_memory_run, held, store
-from simpletuner.gh200.backends.tensors import sites
+from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget
 from simpletuner.gh200.backends.tensors.placement import CHOICES, Placement, fastest
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.sources import read_settings
-from simpletuner.gh200.memory.ways import Way
+from simpletuner.gh200.memory.transfer_paths import Way
 from simpletuner.gh200.preflight.latents import latent_batch
 from simpletuner.gh200.runtime import end
 from tests.unit.unified_lab import FolderBackend, tiered, unified
@@ -58,17 +58,17 @@ def test_cache_placement_measures_nothing_on_a_cpu(asked: Any, tmp_path: Path) -
     run = begin_memory_run(unified(placement=asked))
     placement = run.part(Placement)
     placement.measure = lambda *_: pytest.fail("measured")
-    sites.device_known(run, torch.device("cpu"), MB, 4)
+    hooks.device_known(run, torch.device("cpu"), MB, 4)
     torch.save(torch.ones(8), tmp_path / "x.pt")
     latent = tiered(FolderBackend()).torch_load(str(tmp_path / "x.pt"))
-    assert sites.placed_latent(latent) is latent and sites.moved_together([latent])[0] is latent
+    assert hooks.placed_latent(latent) is latent and hooks.moved_together([latent])[0] is latent
     assert not held().report()["caches"]["managed"] and held().batches is None
     assert "no GPU" in run.snapshot()["measured"]["Cache placement"]["reason"]
 
 
 def test_cache_placement_is_not_asked_for_without_a_held_cache() -> None:
     run = begin_memory_run(CacheOptions(hints=True))
-    sites.device_known(run, torch.device("cuda"), MB, 4)
+    hooks.device_known(run, torch.device("cuda"), MB, 4)
     assert "Cache placement" not in run.measured
 
 
@@ -132,15 +132,15 @@ def test_cache_placement_held_entries_give_way_when_pools_grow(
         assert tier.torch_load(str(tmp_path / f"{number}.pt"))[0] == number
     stats = caches.stats()["device"]
     assert caches._budget.used == stats.reserved_bytes == 32 * MB
-    sites.micro_batch_begins(0)
+    hooks.micro_batch_begins(0)
     assert caches.counts["dropped_for_pools"] == 0
     pools[0] = 44 * MB
     reading = tier.torch_load(str(tmp_path / "15.pt"))
-    sites.micro_batch_begins(1)
+    hooks.micro_batch_begins(1)
     assert reading.eq(15).all(), "what somebody reads stays as it is"
     assert caches.counts["dropped_for_pools"] == 6 and "come first" in caplog.text
     del reading
-    sites.micro_batch_begins(2)
+    hooks.micro_batch_begins(2)
     stats = caches.stats()["device"]
     assert caches._budget.used == stats.reserved_bytes == 20 * MB, "the rest of the bound, and no more was dropped"
     assert caches.counts["dropped_for_pools"] == 6

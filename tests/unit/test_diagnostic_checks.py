@@ -15,8 +15,8 @@ from simpletuner.gh200.diagnostic.allocation import Allocation
 from simpletuner.gh200.diagnostic.bandwidth import Rate, _judged
 from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding, run_checks
 from simpletuner.gh200.diagnostic.facts import Facts, Preflighted
-from simpletuner.gh200.diagnostic.result import gb
 from simpletuner.gh200.diagnostic.software import _is_current
+from simpletuner.gh200.diagnostic.status import gb
 
 pytestmark = pytest.mark.unit
 GH200 = "gh200_480gb_numa"

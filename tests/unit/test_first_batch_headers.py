@@ -15,8 +15,8 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from simpletuner.gh200 import image_headers
-from simpletuner.gh200.backends.scan import pool
-from simpletuner.gh200.backends.scan.pool import HeaderPool
+from simpletuner.gh200.backends.scan import worker_pool
+from simpletuner.gh200.backends.scan.worker_pool import HeaderPool
 from simpletuner.gh200.errors import GH200Error
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -173,7 +173,7 @@ def test_workers_answer_in_order_and_survive_the_death_of_one(tmp_path: Path) ->
 
 def test_few_headers_need_no_process(tmp_path: Path) -> None:
     readers = HeaderPool(2)
-    assert len(readers.read(make(tmp_path, pool.TOO_FEW))) == pool.TOO_FEW and not readers._started
+    assert len(readers.read(make(tmp_path, worker_pool.TOO_FEW))) == worker_pool.TOO_FEW and not readers._started
 
 
 def test_workers_that_always_die_are_an_error_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

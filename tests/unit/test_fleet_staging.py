@@ -21,10 +21,10 @@ import pytest
 
 from simpletuner.gh200.backends.ram.arena import SharedArena
 from simpletuner.gh200.backends.ram.budget import StagingBudget
-from simpletuner.gh200.backends.ram.check import CHUNK, forget_changed, forget_path
-from simpletuner.gh200.backends.ram.folder import StagedFolder, lies_in
+from simpletuner.gh200.backends.ram.directory import StagedFolder, lies_in
+from simpletuner.gh200.backends.ram.invalidation import CHUNK, forget_changed, forget_path
 from simpletuner.gh200.backends.ram.listing import list_dataset
-from simpletuner.gh200.backends.ram.media import staged_path
+from simpletuner.gh200.backends.ram.media_paths import staged_path
 from simpletuner.gh200.backends.ram.staging import StagingFailed, stage
 from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.errors import GH200Error
@@ -82,7 +82,7 @@ def no_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise AssertionError(f"{path} is read")
 
     with monkeypatch.context() as patch:
-        patch.setattr("simpletuner.gh200.backends.ram.check.open_regular", refuse)
+        patch.setattr("simpletuner.gh200.backends.ram.invalidation.open_regular", refuse)
         yield
 
 
@@ -116,7 +116,7 @@ def test_inodes_that_are_others_at_every_look_are_not_believed(tmp_path: Path, m
         more_fields = {name: getattr(status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
         return os.stat_result(values, more_fields)
 
-    monkeypatch.setattr("simpletuner.gh200.backends.ram.check.os.stat", renumbered)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.invalidation.os.stat", renumbered)
     assert forget_changed(arena) == []
     with no_reads(monkeypatch):
         assert forget_changed(arena) == [] and arena.find(str(one)) is not None
@@ -146,7 +146,7 @@ def test_fleet_a_check_goes_on_in_threads(tmp_path: Path, monkeypatch: pytest.Mo
             time.sleep(0.0001)
         return usual(path, *rest, **more)  # type: ignore[call-overload, no-any-return]
 
-    monkeypatch.setattr("simpletuner.gh200.backends.ram.check.os.stat", slow)
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.invalidation.os.stat", slow)
     files[-1].unlink()
     assert len(forget_changed(arena)) == 1 and len(seen) > 1
 

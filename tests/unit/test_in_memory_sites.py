@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simpletuner.gh200.backends.builders import local_dataset
-from simpletuner.gh200.backends.ram.sites import dataset_entries
-from simpletuner.gh200.backends.ram.staged import staged
+from simpletuner.gh200.backends.ram.hooks import dataset_entries
+from simpletuner.gh200.backends.ram.registry import staged
 from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.config.sources import read_settings

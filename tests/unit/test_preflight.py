@@ -16,13 +16,13 @@ from PIL import Image
 
 from simpletuner.gh200.config.blocks import loaded_config
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.preflight import check, start
-from simpletuner.gh200.preflight.alone import NAME, claim_output
+from simpletuner.gh200.preflight import check, startup
 from simpletuner.gh200.preflight.buckets import Rules, rules_of
 from simpletuner.gh200.preflight.keys import combination_problems, dataset_key_problems, key_problems
+from simpletuner.gh200.preflight.memory_estimate import memory_of
 from simpletuner.gh200.preflight.model import Weights, find
+from simpletuner.gh200.preflight.output_lock import NAME, claim_output
 from simpletuner.gh200.preflight.samples import MOST_UNKNOWN, samples_of
-from simpletuner.gh200.preflight.size import memory_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # This overlay, whatever fork is built here.
@@ -243,7 +243,7 @@ def test_preflight_lets_one_run_at_a_time_into_an_output_folder(
     output = tmp_path / "made" / "output"
     code = (
         f"import sys, time; sys.path.insert(0, {str(ROOT)!r});"
-        "from simpletuner.gh200.preflight.alone import claim_output;"
+        "from simpletuner.gh200.preflight.output_lock import claim_output;"
         f"claim_output({str(output)!r}, {{}}); print('has it', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-IS", "-c", code], stdout=subprocess.PIPE, text=True)
@@ -256,7 +256,7 @@ def test_preflight_lets_one_run_at_a_time_into_an_output_folder(
         path.write_text(json.dumps(config(tmp_path, [(64, 64)] * 3, output_dir=str(output), cache_config={})))
         monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(path)])
         with pytest.raises(SystemExit) as ended:
-            start.take_config_flag()
+            startup.take_config_flag()
         assert ended.value.code == 2
         said = capsys.readouterr().err
         assert "Another run is at work in this output folder." in said and "Traceback" not in said
@@ -297,11 +297,11 @@ def test_preflight_takes_a_datasets_own_keys_before_the_configs() -> None:
 
 def test_preflight_runs_where_a_key_of_ours_is_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert not start.asked_for({"optimizer": "adamww", "cache_config": None})
-    assert start.asked_for({"cache_config": {}})
-    assert not start.asked_for({"gh200_optimizations": {"preflight": False}})
+    assert not startup.asked_for({"optimizer": "adamww", "cache_config": None})
+    assert startup.asked_for({"cache_config": {}})
+    assert not startup.asked_for({"gh200_optimizations": {"preflight": False}})
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert not start.asked_for({"cache_config": {}})
+    assert not startup.asked_for({"cache_config": {}})
 
 
 def test_a_training_that_cannot_work_ends_in_preflight_without_a_traceback(
@@ -312,7 +312,7 @@ def test_a_training_that_cannot_work_ends_in_preflight_without_a_traceback(
     path.write_text(json.dumps(config(tmp_path, [(64, 64)] * 3, optimizer="adamww")))
     monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(path), "--train_batch_size=many"])
     with pytest.raises(SystemExit) as ended:
-        start.take_config_flag()
+        startup.take_config_flag()
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert "adamww" in said and '"many"' in said and "Traceback" not in said

@@ -19,10 +19,10 @@ import torch
 
 from gh200_lab.memory_run import begin_memory_run, held
 from simpletuner.gh200.backends.tensors import arena as arena_module
+from simpletuner.gh200.backends.tensors import hooks as cache_sites
 from simpletuner.gh200.backends.tensors import preload as preload_module
-from simpletuner.gh200.backends.tensors import sites as cache_sites
 from simpletuner.gh200.backends.tensors import store as store_module
-from simpletuner.gh200.backends.tensors.tier import UnifiedCacheTier
+from simpletuner.gh200.backends.tensors.backend import UnifiedCacheTier
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit

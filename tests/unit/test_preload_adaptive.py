@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gh200_lab.memory_run import begin_memory_run, held
-from simpletuner.gh200.backends.tensors.next_batch import WINDOW, AdaptivePrefetch
+from simpletuner.gh200.backends.tensors.batch_prefetch import WINDOW, AdaptivePrefetch
 from simpletuner.gh200.config.cache_options import CacheOptions
 from tests.unit.unified_lab import unified
 

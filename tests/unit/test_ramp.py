@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpletuner.gh200.config.problems import SettingsError
-from simpletuner.gh200.ramp.reader import ramp_from_config
+from simpletuner.gh200.ramp.from_config import ramp_from_config
 from simpletuner.gh200.ramp.schedule import SHAPES, GH200GradientRamp, RampError
 
 REPO = Path(__file__).resolve().parents[2]

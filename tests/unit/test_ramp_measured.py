@@ -17,8 +17,8 @@ import torch
 from ramp_fake import NOISY, Model, Trainer, invented_state_tracker, noisy_rows, on_two_ranks, rows
 from test_ramp_accelerate import worst_error
 
-from simpletuner.gh200.ramp.measured import growth
 from simpletuner.gh200.ramp.noise import LEAST_WINDOWS, SmoothedNoise, WindowNorms
+from simpletuner.gh200.ramp.noise_schedule import growth
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 
 REPO = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
 from tqdm import tqdm
 
 from simpletuner.gh200.ramp import apply as ramp_apply
-from simpletuner.gh200.ramp.answers import TrainerAnswers
+from simpletuner.gh200.ramp.overrides import TrainerAnswers
 from simpletuner.gh200.ramp.resume import RECORD
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from simpletuner.gh200.state import StateHooks

@@ -25,10 +25,10 @@ from simpletuner.gh200.config.schema import Optimizations
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.console import LEVEL, show_debug_lines
 from simpletuner.gh200.preflight.samples import Samples
-from simpletuner.gh200.preflight.windows import largest_window, window_problems
+from simpletuner.gh200.preflight.window_check import largest_window, window_problems
 from simpletuner.gh200.ramp import apply as ramp_apply
-from simpletuner.gh200.ramp.complete import incompleteness, say_what_comes_last
-from simpletuner.gh200.ramp.reader import ramp_from
+from simpletuner.gh200.ramp.checkpoints import incompleteness, say_what_comes_last
+from simpletuner.gh200.ramp.from_config import ramp_from
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from simpletuner.gh200.state import StateHooks
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from simpletuner.gh200.backends.ram.sites import dataset_entries, is_in_memory
-from simpletuner.gh200.backends.tensors import sites as cache_sites
-from simpletuner.gh200.backends.tensors.dirs import PrivateFolder
+from simpletuner.gh200.backends.ram.hooks import dataset_entries, is_in_memory
+from simpletuner.gh200.backends.tensors import hooks as cache_sites
+from simpletuner.gh200.backends.tensors.directories import PrivateFolder
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory import hints

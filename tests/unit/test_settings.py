@@ -20,7 +20,7 @@ from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.schema import ENVIRONMENT, CacheConfig, InMemory, Optimizations, Settings, TrainingConfig
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory.driver import DriverUnavailable
-from simpletuner.gh200.preflight import alone
+from simpletuner.gh200.preflight import output_lock
 from simpletuner.gh200.runtime import end
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks
@@ -453,7 +453,7 @@ def test_ten_megabytes_of_inline_datasets_reach_upstreams_file(tmp_path: Any) ->
     trainer._configure_gh200_runtime()
     with open(trainer.config.data_backend_config, encoding="utf-8") as file:
         assert json.load(file) == datasets
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"gh200_datasets.json", alone.NAME}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"gh200_datasets.json", output_lock.NAME}
 
 
 def test_documents_are_in_step_with_the_models() -> None:

@@ -21,10 +21,10 @@ import pytest
 
 from simpletuner.gh200.backends.ram import segment as staging_segment
 from simpletuner.gh200.backends.ram.arena import ArenaDamaged, Handle, SharedArena, attach, create_arena
-from simpletuner.gh200.backends.ram.check import forget_changed
 from simpletuner.gh200.backends.ram.index import Row
+from simpletuner.gh200.backends.ram.invalidation import forget_changed
 from simpletuner.gh200.backends.ram.listing import list_dataset
-from simpletuner.gh200.backends.ram.mapping import memory_file
+from simpletuner.gh200.backends.ram.memory_files import memory_file
 from simpletuner.gh200.backends.ram.staging import PAGE_CACHE_THREAD, stage
 from simpletuner.gh200.config.schema import CodecName, InMemory
 from simpletuner.gh200.errors import GH200Error

@@ -15,9 +15,9 @@ import torch
 from accelerate.state import AcceleratorState
 from superchip_trainer import Trainer, leaving_of
 
-from simpletuner.gh200.preemption import moments
-from simpletuner.gh200.preemption.files import MARKER, PLACE, place_in
-from simpletuner.gh200.preemption.moments import Leaving, RandomStates
+from simpletuner.gh200.preemption import hooks
+from simpletuner.gh200.preemption.hooks import Leaving, RandomStates
+from simpletuner.gh200.preemption.marker import MARKER, PLACE, place_in
 from simpletuner.gh200.preemption.signals import EXIT_CODE, LeaveError
 from simpletuner.gh200.trainer import LoopCount
 
@@ -39,7 +39,7 @@ def leaving(trainer: Trainer) -> Leaving:
 def test_superchip_a_run_that_leaves_has_not_counted_the_next_micro_batch(
     trainer: Trainer, leaving: Leaving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moments, "_leaving", lambda: leaving)
+    monkeypatch.setattr(hooks, "_leaving", lambda: leaving)
     LoopCount(trainer)  # type: ignore[arg-type]
     trainer._exit_on_signal()
     assert trainer._gh200_step == 10

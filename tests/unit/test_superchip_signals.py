@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simpletuner.gh200.preemption.files import MARKER, keep_place, mark, place_in, unmark
+from simpletuner.gh200.preemption.marker import MARKER, keep_place, mark, place_in, unmark
 from simpletuner.gh200.preemption.signals import EXIT_CODE, SAME_WARNING_SECONDS, LeaveError, Signals
 
 pytestmark = pytest.mark.unit

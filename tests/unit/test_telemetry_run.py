@@ -21,13 +21,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gh200_lab.place import ROOT
 from simpletuner.gh200 import runtime as runs
-from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.backends.tensors import hooks as cache_sites
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.telemetry import recorder
 from simpletuner.gh200.telemetry.files import path_of
-from simpletuner.gh200.telemetry.loop import LoopClock
+from simpletuner.gh200.telemetry.loop_clock import LoopClock
 from simpletuner.gh200.telemetry.reader import read_folder
 from simpletuner.gh200.telemetry.record import Cost, Kind, Record
 from simpletuner.gh200.trainer import TrainerHooks
@@ -273,7 +273,7 @@ def test_telemetry_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
 def test_telemetry_time_of_a_loop_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two micro-batches of one window, then an epoch's end; a second per moment."""
     seconds = itertools.count()
-    monkeypatch.setattr("simpletuner.gh200.telemetry.loop.time.monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("simpletuner.gh200.telemetry.loop_clock.time.monotonic", lambda: float(next(seconds)))
     clock = LoopClock()
     wanted, begins, ended = clock.batch_wanted, clock.micro_batch_begins, clock.micro_batch_ended
     for moment in (wanted, begins, wanted, begins, ended, wanted, wanted):

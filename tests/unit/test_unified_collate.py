@@ -17,8 +17,8 @@ import torch
 
 from gh200_lab.memory_run import begin_memory_run
 from gh200_lab.memory_run import store as lab_store
-from simpletuner.gh200.backends.tensors import dirs as cache_dirs
-from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.backends.tensors import directories as cache_dirs
+from simpletuner.gh200.backends.tensors import hooks as cache_sites
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.runtime import end
@@ -391,7 +391,7 @@ def test_unified_run_private_folder_is_said_and_removed(tmp_path: Path, caplog: 
 def test_unified_run_private_folder_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     code = (
         "import os, sys; from gh200_lab.memory_run import begin_memory_run;"
-        "from simpletuner.gh200.backends.tensors.dirs import PrivateFolder;"
+        "from simpletuner.gh200.backends.tensors.directories import PrivateFolder;"
         "from simpletuner.gh200.config.cache_options import CacheOptions;"
         "begin_memory_run(CacheOptions(cache_dir=sys.argv[1])).part(PrivateFolder); os.kill(os.getpid(), 9)"
     )

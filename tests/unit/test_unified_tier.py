@@ -17,10 +17,10 @@ import torch
 
 from gh200_lab.memory_run import begin_memory_run, held
 from gh200_lab.place import ROOT
-from simpletuner.gh200.backends.tensors import sites as cache_sites
-from simpletuner.gh200.backends.tensors.dirs import CacheDirectories
-from simpletuner.gh200.backends.tensors.registered import consumer_of
-from simpletuner.gh200.backends.tensors.tier import UnifiedCacheTier
+from simpletuner.gh200.backends.tensors import hooks as cache_sites
+from simpletuner.gh200.backends.tensors.backend import UnifiedCacheTier
+from simpletuner.gh200.backends.tensors.cache_kinds import consumer_of
+from simpletuner.gh200.backends.tensors.directories import CacheDirectories
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from tests.unit.unified_lab import Folder, FolderBackend, tiered, unified

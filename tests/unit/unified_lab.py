@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.backends.tensors import sites as cache_sites
-from simpletuner.gh200.backends.tensors.tier import UnifiedCacheTier
+from simpletuner.gh200.backends.tensors import hooks as cache_sites
+from simpletuner.gh200.backends.tensors.backend import UnifiedCacheTier
 from simpletuner.gh200.config.cache_options import CacheOptions
 
 

@@ -10,9 +10,9 @@ from simpletuner.helpers.data_backend.local import LocalDataBackend
 from ..config.dataset_file import IN_MEMORY
 from ..runtime import current
 from .ram.backend import GH200InMemoryBackend, local_backend, watched_backend
-from .ram.sites import is_in_memory
-from .tensors.sites import attach_cache_tier, cache_is_held
-from .tensors.tier import UnifiedCacheTier
+from .ram.hooks import is_in_memory
+from .tensors.backend import UnifiedCacheTier
+from .tensors.hooks import attach_cache_tier, cache_is_held
 
 
 class UnifiedCacheBackend(UnifiedCacheTier, LocalDataBackend):  # type: ignore[misc]

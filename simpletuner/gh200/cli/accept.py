@@ -21,7 +21,7 @@ from ..diagnostic.device import Device
 from ..diagnostic.facts import Facts, read_facts
 from ..diagnostic.machine import Machine
 from ..diagnostic.output import deliver, report_head
-from ..diagnostic.print import Page, Progress, show_facts
+from ..diagnostic.page import Page, Progress, show_facts
 from ..errors import GH200Error
 from ..memory.driver import Driver
 

@@ -19,8 +19,8 @@ from ..diagnostic.facts import Facts, ask_preflight, read_facts
 from ..diagnostic.host import read_host
 from ..diagnostic.machine import Machine
 from ..diagnostic.output import UNUSABLE, check_output, deliver, report_head
-from ..diagnostic.print import Page, Progress, show_facts, show_findings, summary
-from ..diagnostic.result import FAIL, SKIP, STATUSES, Result
+from ..diagnostic.page import Page, Progress, show_facts, show_findings, summary
+from ..diagnostic.status import FAIL, SKIP, STATUSES, Result
 from ..errors import GH200Error
 from ..memory.driver import CudaError, Driver
 from ..preflight.config import read_config

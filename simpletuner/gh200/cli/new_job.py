@@ -18,13 +18,13 @@ from ..diagnostic.machine import Machine as Host
 from ..errors import GH200Error
 from ..memory.limits import memory_limits, spoken_size
 from ..new_job.captions import with_captions
-from ..new_job.choices import Job, Machine, Wishes, choose
-from ..new_job.folder import Folder, look_at
+from ..new_job.decisions import Job, Machine, Wishes, choose
+from ..new_job.images import Folder, look_at
 from ..new_job.model import choose_model
 from ..new_job.write import JOBS, NameTaken, free_name, needs_links, write_job
 from ..preflight.check import preflight
 from ..preflight.report import many, some
-from ..preflight.upstream import Upstream, package_of_upstream, upstream_record
+from ..preflight.upstream_keys import Upstream, package_of_upstream, upstream_record
 from .check import above_zero
 
 LEAST_EDGE, MOST_EDGE = 64, 8192

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..memory.driver import CudaError
 from ..memory.pages import PAGE
 from .device import GRANULE, Device, Tell, holds
-from .result import FAIL, PASS, SKIP, WARN, Result, gb
+from .status import FAIL, PASS, SKIP, WARN, Result, gb
 
 LARGEST_CHUNK = 256 << 20
 _CHUNKS_WANTED = 16

@@ -12,7 +12,7 @@ from statistics import median
 
 from ..memory.driver import CudaError
 from .device import Device, Tell, ordinary
-from .result import FAIL, PASS, SKIP, WARN, Result, gb
+from .status import FAIL, PASS, SKIP, WARN, Result, gb
 
 REPEATS = 5
 LARGEST = 1 << 30

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import GH200Error
 from ..files import write_whole
 from .facts import Facts
-from .print import Page
+from .page import Page
 
 SCHEMA_VERSION = 1
 UNUSABLE = 2

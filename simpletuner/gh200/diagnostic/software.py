@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..preflight.judging import UNJUDGED, judge_environment
+from ..preflight.settings_check import UNJUDGED, judge_environment
 from .machine import Machine, found_in
 from .torch_build import ALLOCATOR_VARIABLES, BeyondHbm, Torch, beyond_hbm, read_torch, refusal
 

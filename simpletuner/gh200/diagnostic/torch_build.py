@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..offload.names import ALLOCATOR_VARIABLES, PRIVATE, PUBLIC, asks_patched_allocator
+from ..offload.torch_api import ALLOCATOR_VARIABLES, PRIVATE, PUBLIC, asks_patched_allocator
 from .machine import Machine
 
 __all__ = ["ALLOCATOR_VARIABLES", "BeyondHbm", "Torch", "beyond_hbm", "read_torch", "refusal"]

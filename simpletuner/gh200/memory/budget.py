@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .lasting import lasting_cells
 from .limits import GB, Limit, memory_limits, spoken_size
+from .shared_counters import lasting_cells
 
 # What a budget shares with the native code that takes of it: the bound; bytes that pools have; bytes they were ever
 # handed; up to where that may go. Native code writes the middle two, Python the others, so neither undoes the other.

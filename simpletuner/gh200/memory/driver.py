@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 from uuid import UUID
 
-from .words import (
+from .driver_types import (
     HOST,
     Advice,
     BindingsMissing,

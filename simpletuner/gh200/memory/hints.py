@@ -17,8 +17,8 @@ from ..config.sources import read_settings
 from ..state import StateHooks
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, ManagedRange, Place, load_driver
 from .hbm import HbmShare, kept_by_the_driver
-from .moving import DEFAULT_STREAM, Mover
 from .pages import covering_pages, extent, whole_pages
+from .prefetch import DEFAULT_STREAM, Mover
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GH200Error
-from .folder import CAPTION, Folder
+from .images import CAPTION, Folder
 
 _FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_path", "path", "key", "name", "id")
 _CAPTION_COLUMNS = ("caption", "text", "prompt", "description", "captions")

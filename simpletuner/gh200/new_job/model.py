@@ -11,7 +11,7 @@ from typing import Any
 from ..config.problems import nearest
 from ..errors import GH200Error
 from ..preflight.model import families_of, find, pipeline_of
-from ..preflight.upstream import Upstream
+from ..preflight.upstream_keys import Upstream
 
 DEFAULT_FAMILY = "sdxl"
 _EDGE = {"sd1x": 512, "deepfloyd": 64}

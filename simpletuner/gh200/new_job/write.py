@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import GH200Error
 from ..preflight.samples import record_path
-from .folder import CAPTION, Folder
+from .images import CAPTION, Folder
 
 JOBS = "jobs"
 SCHEMA = "docs/gh200_config.schema.json"

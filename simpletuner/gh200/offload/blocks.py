@@ -8,9 +8,9 @@ from typing import Any
 
 from ..memory.budget import ManagedBudget
 from ..memory.driver import HOST, Driver, Place
-from ..memory.lasting import lasting_cells
-from .native import BYTES, CELLS, CONTEXT, MAPPED_FOR, ON_GPU, PEAK, PREFERS, ROW, ROWS, TABLE, callbacks
-from .notes import Notes
+from ..memory.shared_counters import lasting_cells
+from .allocator_events import Notes
+from .native_callbacks import BYTES, CELLS, CONTEXT, MAPPED_FOR, ON_GPU, PEAK, PREFERS, ROW, ROWS, TABLE, callbacks
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 from ..errors import GH200Error
 from ..memory.driver import CudaError, Driver
 from .blocks import Blocks
-from .names import CUSTOM_ALLOCATOR, FOR_ALL_THREADS, PRIVATE, PUBLIC
-from .native import callbacks
+from .native_callbacks import callbacks
+from .torch_api import CUSTOM_ALLOCATOR, FOR_ALL_THREADS, PRIVATE, PUBLIC
 
 NOWHERE = 0  # cells of functions that are compiled and never called
 

@@ -12,14 +12,14 @@ from ..config.problems import SettingsError
 from ..config.sources import read_batch_sizes
 from ..memory.limits import memory_limits
 from .config import Config, dataset_entries, gb, read_config, staging_problems
-from .judging import judge_config, judge_ramp
 from .keys import combination_problems, dataset_key_problems, key_problems
+from .memory_estimate import Length, Memory, checkpoints_of, free_disk, gpu_memory, length_of, memory_of, shortage_of
 from .model import find, model_of, source_problems, vae_of, weights_of
 from .report import Report, many, some
 from .samples import Samples, samples_of
-from .size import Length, Memory, checkpoints_of, free_disk, gpu_memory, length_of, memory_of, shortage_of
-from .upstream import Upstream, upstream_record, with_examples
-from .windows import Window, largest_window, pruned, window_problems
+from .settings_check import judge_config, judge_ramp
+from .upstream_keys import Upstream, upstream_record, with_examples
+from .window_check import Window, largest_window, pruned, window_problems
 
 
 def preflight(

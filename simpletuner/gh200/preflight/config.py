@@ -15,8 +15,8 @@ from ..backends.ram.segment import estimated_room, room_for_all
 from ..config.keys import DATASETS_FILE_KEY
 from ..errors import GH200Error
 from ..memory.limits import GB
-from .judging import UNJUDGED, judge_config, judge_ramp, staging_options
 from .latents import latent_bytes
+from .settings_check import UNJUDGED, judge_config, judge_ramp, staging_options
 
 if TYPE_CHECKING:
     from ..config.schema import CodecName, Settings

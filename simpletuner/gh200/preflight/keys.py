@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config.keys import DATASETS_FILE_KEY, INLINE_KEYS, SCHEMA_KEY, is_ours, plain_key
 from ..config.problems import Problem, join_path, nearest, shown
-from .upstream import Upstream
+from .upstream_keys import Upstream
 
 _TRUE = {"1", "true", "yes", "y", "on"}
 _FALSE = {"0", "false", "no", "n", "off"}

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..config.problems import Problem
 from .report import Kind
-from .upstream import Upstream
+from .upstream_keys import Upstream
 
 MODEL, VAE = "pretrained_model_name_or_path", "pretrained_vae_model_name_or_path"
 # Upstream's default VAE is SDXL's; for other families it takes the model's own.

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import GH200Error, stop
-from .reader import ramp_from_config
+from .from_config import ramp_from_config
 from .schedule import GH200GradientRamp
 
 

@@ -12,13 +12,13 @@ from accelerate.utils import broadcast
 from ..console import show_debug_lines, show_in_bar
 from ..state import StateHooks
 from ..trackers import each_step
-from .answers import EpochCounts, TrainerAnswers, answer_validation
+from .from_config import ramp_from
 from .lr import FOLLOWING, follow_windows
-from .measured import Growth, growth
-from .meter import NoiseMeter
 from .noise import SmoothedNoise
-from .reader import ramp_from
-from .refusals import refuse_where_inexact, refuse_where_unmeasured
+from .noise_meter import NoiseMeter
+from .noise_schedule import Growth, growth
+from .overrides import EpochCounts, TrainerAnswers, answer_validation
+from .rejections import refuse_where_inexact, refuse_where_unmeasured
 from .resume import ResumeWatch
 from .schedule import MEASURED, GH200GradientRamp, RampError
 from .windows import SAMPLES

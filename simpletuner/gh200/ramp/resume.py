@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ..files import write_whole
 from ..overrides import StandIn, instead
 from ..runtime import current
-from .complete import complete_before, say_what_comes_last
-from .measured import Growth
+from .checkpoints import complete_before, say_what_comes_last
+from .messages import FEATURE
 from .noise import SmoothedNoise
+from .noise_schedule import Growth
 from .schedule import MEASURED, RampError
-from .words import FEATURE
 
 if TYPE_CHECKING:
     from .apply import RampControl

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from . import words
+from . import messages
 from .windows import MICRO_BATCHES, SAMPLES, STEPS, UNITS, RampError, Segment, Windows
 
 __all__ = ["MEASURED", "SHAPES", "GH200GradientRamp", "RampError", "Segment"]
@@ -223,10 +223,10 @@ class GH200GradientRamp(Windows):
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Where what was asked for and what it becomes are not the same."""
-        return words.notes(self)
+        return messages.notes(self)
 
     def describe(self) -> str:
-        return words.describe(self)
+        return messages.describe(self)
 
     def outline(self) -> list[tuple[int, int]]:
         """Optimizer steps at which the effective batch size changes, and what it is from there on."""

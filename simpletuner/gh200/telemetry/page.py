@@ -8,7 +8,7 @@ from itertools import groupby
 from ..trackers import PREFIX
 from .reader import RankRecords, Telemetry
 from .record import Record
-from .tracked import tracker_values
+from .tracker_values import tracker_values
 
 _LABEL = 14
 

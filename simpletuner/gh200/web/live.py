@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import FileResponse
 
 from ..config.blocks import loaded_values
-from ..preflight.judging import judge_config, judge_ramp
+from ..preflight.settings_check import judge_config, judge_ramp
 from ..telemetry.reader import NoTelemetry, read_folder
 from .page import ADDRESS, TEMPLATES, asset
 from .saving import loaded

@@ -19,7 +19,7 @@ from ..errors import GH200Error
 from ..files import write_whole
 from ..overrides import StandIn, instead
 from ..preflight.check import preflight
-from ..preflight.start import asked_for
+from ..preflight.startup import asked_for
 from .blocks import is_training_config, written
 from .live import processes_of, routes
 from .page import extend_page

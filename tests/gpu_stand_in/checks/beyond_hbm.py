@@ -28,8 +28,8 @@ from simpletuner.gh200.memory import budget  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.memory.limits import Limit  # noqa: E402
-from simpletuner.gh200.offload import native, sites  # noqa: E402
-from simpletuner.gh200.offload.refusals import REFUSED  # noqa: E402
+from simpletuner.gh200.offload import hooks, native_callbacks  # noqa: E402
+from simpletuner.gh200.offload.rejections import REFUSED  # noqa: E402
 from simpletuner.gh200.runtime import MANAGED, Run, current, end  # noqa: E402
 
 DEVICE = torch.device("cuda:1")
@@ -79,7 +79,7 @@ def begun(trainer: Any, **optimizations: Any) -> Run:
     settings = read_settings({"gh200_optimizations": optimizations}, {})
     run = begin_memory_run(CacheOptions.from_settings(settings), settings)
     run.hints.settle_on(DEVICE)
-    sites.begin(trainer, run)
+    hooks.begin(trainer, run)
     return run
 
 
@@ -313,7 +313,7 @@ def refused(trainer: Any, **optimizations: Any) -> str:
     before = list(vars(trainer))
     try:
         begun(trainer, **{"managed_memory": "state"} | optimizations)
-    except sites.GH200Error as error:
+    except hooks.GH200Error as error:
         run = current()
         assert run is not None and run.managed is None and "Managed memory" not in run.measured
         assert list(vars(trainer)) == before, "no seam was taken over"
@@ -386,7 +386,7 @@ def check_another_allocator_is_refused_by_its_name() -> None:
 
 
 def check_the_users_own_allocator_settings() -> None:
-    for name in sites.ALLOCATOR_VARIABLES:
+    for name in hooks.ALLOCATOR_VARIABLES:
         for value, ends in (
             ("expandable_segments:True", "refused"),
             ("max_split_size_mb:64,expandable_segments:true", "refused"),
@@ -455,14 +455,14 @@ def check_the_nth_block_that_is_refused_ends_in_torchs_error_and_nothing_is_lost
 def check_a_numba_that_is_absent_or_cannot_compile_is_named() -> None:
     for wrong in (
         mock.patch.dict(sys.modules, {"numba": None}),
-        mock.patch.object(native, "_cells", side_effect=RuntimeError("LLVM has no such machine")),
+        mock.patch.object(native_callbacks, "_cells", side_effect=RuntimeError("LLVM has no such machine")),
         mock.patch("numba.core.config.DISABLE_JIT", 1),
     ):
-        native.compiled.cache_clear()
+        native_callbacks.compiled.cache_clear()
         with wrong:
             told = refused(Trainer())
         assert "numba" in told and "requirements/fork.lock" in told, told
-    native.compiled.cache_clear()
+    native_callbacks.compiled.cache_clear()
 
 
 def check_a_run_on_the_cpu_says_that_it_has_none() -> None:

@@ -16,14 +16,14 @@ from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 
 from gh200_lab.memory_run import begin_memory_run, held, store  # noqa: E402
-from simpletuner.gh200.backends.tensors import sites  # noqa: E402
+from simpletuner.gh200.backends.tensors import hooks  # noqa: E402
 from simpletuner.gh200.backends.tensors.placement import Placement  # noqa: E402
 from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.config.sources import read_settings  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
+from simpletuner.gh200.memory.batch_copy import OneCopy, PinningRefused  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
-from simpletuner.gh200.memory.one_copy import OneCopy, PinningRefused  # noqa: E402
-from simpletuner.gh200.memory.ways import WAYS, Timed, Timing, Way, time_ways  # noqa: E402
+from simpletuner.gh200.memory.transfer_paths import WAYS, Timed, Timing, Way, time_ways  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
 from tests.gpu_stand_in.stand_in import read_log  # noqa: E402
 from tests.unit.unified_lab import FolderBackend, tiered  # noqa: E402
@@ -50,7 +50,7 @@ def begun(placement: str, optimizations: dict[str, Any] | None = None, **seconds
 
     if seconds:
         run.part(Placement).measure = injected
-    sites.device_known(run, torch.device("cuda", DEVICE), 3 * MB, 6)
+    hooks.device_known(run, torch.device("cuda", DEVICE), 3 * MB, 6)
     return run
 
 
@@ -66,9 +66,9 @@ def collated(backend: Any, files: list[str]) -> torch.Tensor:
     """As upstream's collate does it: placed one by one, checked, moved, stacked."""
     loaded = [backend.torch_load(path) for path in files]
     with torch.cuda.device(DEVICE):
-        placed = [sites.placed_latent(latent) or latent for latent in loaded]
-        latents = sites.moved_together([latent["latents"] for latent in placed])
-        assert all(sites.known_finite(latent) for latent in latents)
+        placed = [hooks.placed_latent(latent) or latent for latent in loaded]
+        latents = hooks.moved_together([latent["latents"] for latent in placed])
+        assert all(hooks.known_finite(latent) for latent in latents)
         return torch.stack([latent.to(f"cuda:{DEVICE}") for latent in latents])
 
 
@@ -183,7 +183,7 @@ def check_every_placement_gives_the_same_bits_in_every_epoch() -> None:
         run = begun(placement)
         backend = tiered(FolderBackend())
         for step, epoch in enumerate((0, 1, 2, 3)):
-            sites.micro_batch_begins(step)
+            hooks.micro_batch_begins(step)
             for order in (files[epoch:] + files[:epoch],):
                 for first in range(0, 12, 6):
                     batch = collated(backend, order[first : first + 6])
@@ -229,7 +229,7 @@ def check_each_start_measures_once_and_shows_it() -> None:
             return time_ways(device, size, entries=entries, seconds=0)
 
         placement.measure = measure
-        sites.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
+        hooks.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
         told = run.snapshot()["measured"]["Cache placement"]
         assert set(told["milliseconds"]) == set(WAYS) and told["failed"] == {}, told
         end()
@@ -241,7 +241,7 @@ def check_no_latents_no_measurement() -> None:
     run = begin_memory_run(CacheOptions.from_settings(settings), settings)
     run.hints.device = DEVICE
     run.part(Placement).measure = lambda *_: (_ for _ in ()).throw(AssertionError("measured"))
-    sites.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
+    hooks.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
     assert run.part(Placement).way == "pinned"
     end()
 
@@ -257,7 +257,7 @@ def check_a_gpu_that_cannot_be_timed_leaves_plain_ram_and_says_why() -> None:
         raise CudaError("cuMemGetInfo", "CUDA_ERROR_DEVICE_UNAVAILABLE")
 
     run.part(Placement).measure = gone
-    sites.device_known(run, torch.device("cuda", DEVICE), 77 * MB, 6)
+    hooks.device_known(run, torch.device("cuda", DEVICE), 77 * MB, 6)
     assert run.part(Placement).way == "pinned" and "DEVICE_UNAVAILABLE" in run.part(Placement).why
     end()
 
@@ -283,10 +283,10 @@ def check_a_batch_with_latents_that_are_not_held_is_complete() -> None:
     other, bad = torch.ones(LATENT, dtype=torch.bfloat16), torch.full((4,), float("nan"))
     folder = Path(tempfile.mkdtemp())
     torch.save(bad, folder / "bad.pt")
-    wrong = sites.placed_latent(backend.torch_load(str(folder / "bad.pt")))
-    moved = sites.moved_together([other, sites.placed_latent(kept), None, wrong, kept[:2]])
+    wrong = hooks.placed_latent(backend.torch_load(str(folder / "bad.pt")))
+    moved = hooks.moved_together([other, hooks.placed_latent(kept), None, wrong, kept[:2]])
     assert moved[0] is other and moved[1].is_cuda and moved[2] is None and moved[3] is wrong and not moved[4].is_cuda
-    assert not sites.known_finite(moved[3]) and torch.equal(moved[1].cpu(), kept)
+    assert not hooks.known_finite(moved[3]) and torch.equal(moved[1].cpu(), kept)
     end()
 
 
@@ -295,15 +295,15 @@ def check_hbm_waits_for_the_first_steps_and_then_nothing_is_copied() -> None:
     backend = tiered(FolderBackend())
     files = paths(6)
     for step in range(2):
-        sites.micro_batch_begins(step)
+        hooks.micro_batch_begins(step)
         collated(backend, files)
         assert run.hints.share.given == 0
-    sites.micro_batch_begins(2)
+    hooks.micro_batch_begins(2)
     collated(backend, files)
     size = torch.load(files[0])["latents"].nbytes
     assert run.hints.share.given == 6 * size == held().report()["caches"]["bytes_resident"]
     before = logged_copies()
-    sites.micro_batch_begins(3)
+    hooks.micro_batch_begins(3)
     batch = collated(backend, files)
     assert logged_copies() == before and torch.equal(batch[2].cpu(), torch.load(files[2])["latents"])
     store().drop(files[0])
@@ -332,7 +332,7 @@ def check_hbm_gives_way_to_training() -> None:
     assert run.hints.share.given > 0
     torch.cuda.empty_cache()
     ballast = torch.empty(torch.cuda.mem_get_info(DEVICE)[0] - 8 * MB, dtype=torch.uint8, device=f"cuda:{DEVICE}")
-    sites.micro_batch_begins(9)
+    hooks.micro_batch_begins(9)
     assert run.hints.share.given == 0 and all(slot.resident is None for slot in store().slots())
     del ballast
     torch.cuda.empty_cache()
@@ -348,7 +348,7 @@ def check_a_latent_somebody_writes_to_in_hbm_is_read_again() -> None:
     run.hints.share.measured(64 * MB, 128 * MB)
     collated(backend, [path])
     with torch.cuda.device(DEVICE):
-        (latent,) = sites.moved_together([sites.placed_latent(backend.torch_load(path))["latents"]])
+        (latent,) = hooks.moved_together([hooks.placed_latent(backend.torch_load(path))["latents"]])
         latent.zero_()
     assert torch.equal(collated(backend, [path])[0].cpu(), torch.load(path)["latents"]) and files.loads[path] == 2
     end()
@@ -361,7 +361,7 @@ def check_refused_pinned_memory_leaves_upstreams_way() -> None:
     with mock.patch.object(torch, "empty", nothing_pinned(torch.empty)):
         first = collated(backend, files)
     assert torch.equal(first, collated(backend, files)) and not held().batches.together
-    assert sites.placed_latent(backend.torch_load(files[0]))["latents"].is_pinned()
+    assert hooks.placed_latent(backend.torch_load(files[0]))["latents"].is_pinned()
     end()
 
 

@@ -16,7 +16,7 @@ from gh200_lab.checkout import see_this_checkout
 see_this_checkout()
 
 from gh200_lab.memory_run import begin_memory_run, held, store  # noqa: E402
-from simpletuner.gh200.backends.tensors import sites  # noqa: E402
+from simpletuner.gh200.backends.tensors import hooks  # noqa: E402
 from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.diagnostic import allocation, bandwidth  # noqa: E402
 from simpletuner.gh200.diagnostic.device import Device  # noqa: E402
@@ -51,10 +51,10 @@ def check_the_arena_is_on_the_device_of_the_run_also_from_a_pool() -> None:
     on_a_rank()
     backend = tiered(FolderBackend())
     with ThreadPoolExecutor(4) as pool:
-        placed = list(pool.map(lambda path: sites.placed_latent(backend.torch_load(path)), latents(8)))
+        placed = list(pool.map(lambda path: hooks.placed_latent(backend.torch_load(path)), latents(8)))
     assert {str(latent.device) for latent in placed} == {f"cuda:{DEVICE}"}
     assert [latent.float().mean().item() for latent in placed] == list(range(8))
-    assert all(sites.known_finite(latent) for latent in placed)
+    assert all(hooks.known_finite(latent) for latent in placed)
     del placed
     end()
 
@@ -69,7 +69,7 @@ def check_a_batch_gets_hints_only_where_memory_is_managed() -> None:
     optimize_batch_for_gh200({"latents": managed})
     assert run.hints.report()["hints"]["batch"] == {"not_managed": 3, "beyond_share": 1}, "HBM is training's, so far"
     for step in range(3):
-        sites.micro_batch_begins(step)
+        hooks.micro_batch_begins(step)
     for _ in range(2):
         optimize_batch_for_gh200({"latents": managed})
     told = run.hints.report()["hints"]
@@ -113,7 +113,7 @@ def check_a_forked_child_reads_from_disk_and_dies_of_nothing() -> None:
     if not child:
         read = backend.torch_load(path)
         # One element: a whole tensor would want OpenMP's threads, which no fork survives.
-        ended = files.loads[path] == 2 and read[0, 0, 0].item() == 0 and sites.placed_latent(read) is None
+        ended = files.loads[path] == 2 and read[0, 0, 0].item() == 0 and hooks.placed_latent(read) is None
         end()
         os._exit(0 if ended else 1)
     assert os.waitpid(child, 0)[1] == 0
@@ -128,13 +128,13 @@ def check_a_collated_batch_moves_in_one_call_ahead_of_the_kernel_that_reads_it()
     paths = latents(6)
     held_now = [backend.torch_load(path) for path in paths]
     for step in range(3):
-        sites.micro_batch_begins(step)
+        hooks.micro_batch_begins(step)
     log = Path(os.environ["STAND_IN_LOG"])
     before = len(read_log(log))
     with torch.cuda.stream(torch.cuda.Stream(DEVICE)) as _, torch.cuda.device(DEVICE):
-        placed = [sites.placed_latent(latent) for latent in held_now[::2]]
-        placed = sites.moved_together(placed)
-        assert all(sites.known_finite(latent) for latent in placed)
+        placed = [hooks.placed_latent(latent) for latent in held_now[::2]]
+        placed = hooks.moved_together(placed)
+        assert all(hooks.known_finite(latent) for latent in placed)
         stream = torch.cuda.current_stream(DEVICE).cuda_stream
         total = torch.stack(placed).float().sum().item()
     assert total == 6 * 64 * 64 * 16

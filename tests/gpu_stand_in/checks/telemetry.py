@@ -19,11 +19,11 @@ see_this_checkout()
 from gh200_lab.memory_run import begin_memory_run, store  # noqa: E402
 from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.config.sources import read_settings  # noqa: E402
-from simpletuner.gh200.offload import sites as pools  # noqa: E402
+from simpletuner.gh200.offload import hooks as pools  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
+from simpletuner.gh200.telemetry.hooks import RunTelemetry  # noqa: E402
 from simpletuner.gh200.telemetry.reader import read_folder  # noqa: E402
 from simpletuner.gh200.telemetry.record import Record  # noqa: E402
-from simpletuner.gh200.telemetry.sites import RunTelemetry  # noqa: E402
 
 DEVICE = torch.device("cuda:1")
 MB = 1 << 20

@@ -14,17 +14,7 @@ from typing import Any
 from ...errors import GH200Error
 from .codecs import load_codec
 from .index import NOT_STAGED, ArenaIndex, Row, write_index
-from .mapping import (
-    DATA,
-    FIXED_SIZE,
-    FLAGS,
-    INDEX,
-    NAME,
-    close_all,
-    map_file,
-    memory_file,
-    sealed_reader,
-)
+from .memory_files import DATA, FIXED_SIZE, FLAGS, INDEX, NAME, close_all, map_file, memory_file, sealed_reader
 
 BLOCK_LENGTH = struct.Struct("<I")
 

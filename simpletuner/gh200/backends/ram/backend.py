@@ -14,13 +14,13 @@ from simpletuner.helpers.training import audio_file_extensions, video_file_exten
 from ...config.dataset_file import in_memory_options
 from ...errors import GH200Error, stop
 from .arena import SharedArena
-from .check import forget_changed, forget_path
-from .folder import StagedFolder, listed
-from .media import StagedPath, from_disk, staged_path
-from .report import NewFiles, report_files
+from .directory import StagedFolder, listed
+from .invalidation import forget_changed, forget_path
+from .media_paths import StagedPath, from_disk, staged_path
+from .registry import staged
 from .sharing import StagerEnded, shared_arena
-from .staged import staged
 from .staging import stage
+from .unstaged_report import NewFiles, report_files
 
 logger = logging.getLogger("gh200.in_memory")
 

@@ -12,7 +12,7 @@ from .arena import BLOCK_LENGTH
 from .budget import StagingBudget
 from .codecs import SAMPLE_BYTES, WORTH_IT, Codec
 from .listing import SourceFile, open_regular
-from .mapping import DATA, memory_file
+from .memory_files import DATA, memory_file
 
 # Large files start on a page: the kernel then copies page by page.
 _PAGE_ALIGNED_FROM = 64 << 10

@@ -23,8 +23,8 @@ from .budget import StagingBudget
 from .codecs import Codec, load_codec
 from .index import NOT_STAGED, Row
 from .listing import Listing, SourceFile, drop_page_cache, list_dataset
-from .report import report_files
 from .segment import BLOCK_BYTES, MemorySegment, SourceChanged, estimated_room, room_for_all
+from .unstaged_report import report_files
 
 if TYPE_CHECKING:
     from ...config.schema import InMemory

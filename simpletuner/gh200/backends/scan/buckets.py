@@ -13,7 +13,7 @@ from simpletuner.helpers.image_manipulation.training_sample import TrainingSampl
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from ...image_headers import NOT_REGULAR, Size
-from .pool import DIED
+from .worker_pool import DIED
 
 logger = logging.getLogger("gh200.start")
 

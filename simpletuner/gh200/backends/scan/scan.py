@@ -19,8 +19,8 @@ from ...image_headers import Header, header, header_of_bytes
 from ...overrides import StandIn, instead, instead_where_present
 from ...runtime import current
 from .buckets import BoxFiles, Outcome, SizePlans, bucket_of, without_size
-from .left_out import LeftOut
-from .pool import HeaderPool
+from .skipped_files import LeftOut
+from .worker_pool import HeaderPool
 
 BATCH = 512
 WAIT_SECONDS = 0.005

@@ -13,11 +13,11 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...memory import hints as uvm
+from ...memory.batch_copy import bytes_of
 from ...memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from ...memory.limits import memory_limits
-from ...memory.one_copy import bytes_of
 from ...memory.pages import aligned, extent
-from ...memory.places import places
+from ...memory.residency import places
 from .blocks import NO_BYTES, ArenaFull, Block, CacheBudget, Reserved, Slot
 
 if TYPE_CHECKING:

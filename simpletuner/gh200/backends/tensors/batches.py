@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...memory import hints as uvm
-from ...memory.one_copy import OneCopy, PinningRefused
+from ...memory.batch_copy import OneCopy, PinningRefused
 from .arena import let_go
 from .blocks import Slot
 from .placement import Placement

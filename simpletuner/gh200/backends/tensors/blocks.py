@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from ...memory.batch_copy import as_seen, cuda_bytes
 from ...memory.driver import CudaError, Driver, ManagedRange
-from ...memory.one_copy import as_seen, cuda_bytes
 from ...memory.pages import covering_pages
 
 logger = logging.getLogger("gh200.arena")

@@ -13,7 +13,7 @@ from ...memory import hints as uvm
 from ...memory.driver import CudaError, DeviceAttribute
 from ...memory.hbm import kept_by_the_driver
 from ...memory.limits import spoken_size
-from ...memory.ways import WORDS, Timed, Way, time_ways
+from ...memory.transfer_paths import WORDS, Timed, Way, time_ways
 from ...runtime import TEXT_CACHE, VAE_CACHE, Run
 
 logger = logging.getLogger("gh200.cache")

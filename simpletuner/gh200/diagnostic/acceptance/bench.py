@@ -13,7 +13,7 @@ from ..device import Device, Tell
 from ..facts import Facts
 from ..host import read_host
 from ..machine import Machine
-from ..result import gb
+from ..status import gb
 from .claims import NOT_TESTED, Answer, NotTested, judged
 from .trainings import Trained, Trainer
 

@@ -9,7 +9,7 @@ from ...errors import GH200Error
 from ..facts import Facts
 from ..gpu import Gpu, run_smi, smi_rows
 from ..machine import Machine
-from ..result import gb
+from ..status import gb
 
 # Of HBM: an idle GPU has some of it for itself.
 IDLE_SHARE = 0.1

@@ -13,7 +13,7 @@ from ...memory.driver import HOST, Advice, CudaError, Place, RangeAttribute
 from ...memory.pages import PAGE
 from ..bandwidth import REPEATS, timed
 from ..device import Device, holds, ordinary
-from ..result import gb
+from ..status import gb
 from .bench import Bench
 from .claims import Answer, NotTested, judged
 

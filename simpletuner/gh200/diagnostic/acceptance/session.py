@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ...memory.driver import CudaError
 from .bench import Bench
 from .claims import REFUTED, Answer, NotTested, complete
-from .compared import OUT_OF_TIME, large, trainings
 from .memory import first_touch, hints, prefetch, pressure
 from .processes import forked_child, machine, threads
+from .training_claims import OUT_OF_TIME, large, trainings
 from .transfers import bandwidth, batch, scale
 
 GONE = "the GPU stopped answering in an earlier part"

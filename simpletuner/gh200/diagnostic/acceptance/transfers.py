@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..allocation import try_allocation
 from ..bandwidth import IN, NEAR_ENOUGH, OUT, PINNED, PUBLISHED_GB_S, measure
-from ..result import FAIL, SKIP
+from ..status import FAIL, SKIP
 from .bench import Bench
 from .claims import NOT_TESTED, Answer, NotTested, judged
 
@@ -24,7 +24,7 @@ from types import ModuleType
 parent = ModuleType("simpletuner")
 parent.__path__ = [sys.argv[1]]
 sys.modules["simpletuner"] = parent
-from simpletuner.gh200.memory.ways import time_ways
+from simpletuner.gh200.memory.transfer_paths import time_ways
 device, size, entries = map(int, sys.argv[2:])
 print("WAYS " + json.dumps(asdict(time_ways(device, size, entries=entries))))
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...preflight.config import Caches, Config, staging_problems
 from ..facts import Facts
-from ..result import FAIL, PASS, SKIP, WARN, Result, gb
+from ..status import FAIL, PASS, SKIP, WARN, Result, gb
 from .declare import Group, Skipped
 from .software import SETUP, USE_VENV
 

@@ -8,7 +8,7 @@ from functools import wraps
 
 from ..facts import Facts
 from ..gpu import Gpu
-from ..result import FAIL, PASS, SKIP, WARN, Result
+from ..status import FAIL, PASS, SKIP, WARN, Result
 
 NO_DEVICE = "no CUDA device"
 Ask = Callable[[Facts], Result]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..facts import Facts
 from ..gpu import Gpu
-from ..result import FAIL, PASS, SKIP, WARN, Result, gb
+from ..status import FAIL, PASS, SKIP, WARN, Result, gb
 from .declare import NO_DEVICE, Group, each_gpu
 
 GPU = Group("gpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..facts import Facts
 from ..host import UNLIMITED
-from ..result import FAIL, PASS, SKIP, WARN, Result, gb
+from ..status import FAIL, PASS, SKIP, WARN, Result, gb
 from .declare import Group
 
 HOST = Group("host")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from ..facts import Facts
-from ..result import FAIL, PASS, SKIP, WARN, Result
 from ..software import PREFIXES
+from ..status import FAIL, PASS, SKIP, WARN, Result
 from ..torch_build import ALLOCATOR_VARIABLES
 from .declare import Group
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..facts import Facts
-from ..result import PASS, SKIP, Result
+from ..status import PASS, SKIP, Result
 from .config import CONFIG
 from .declare import Check, Skipped
 from .gpu import GPU, MEASURED

@@ -15,14 +15,14 @@ from ...memory import hints as uvm
 from ...memory.driver import Driver
 from ...runtime import UNIFIED_MEMORY, Run, current
 from .arena import Consumer
+from .backend import UnifiedCacheTier
+from .batch_prefetch import AdaptivePrefetch, NextBatch
 from .batches import FINITE, Batches, known_to_be_finite
 from .blocks import Slot
-from .next_batch import AdaptivePrefetch, NextBatch
+from .cache_kinds import CONSUMERS, kind_of_dataset, registered_caches
 from .placement import Placement
 from .preload import Preload
-from .registered import CONSUMERS, kind_of_dataset, registered_caches
 from .store import CacheStore
-from .tier import UnifiedCacheTier
 
 logger = logging.getLogger("gh200.cache")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...memory import hints as uvm
-from .registered import CacheKind, consumer_of
+from .cache_kinds import CacheKind, consumer_of
 from .store import MISS, CacheStore, file_signature
 
 _WRITING = frozenset("wax+")

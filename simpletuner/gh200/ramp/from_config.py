@@ -9,8 +9,8 @@ from pathlib import Path
 from ..config.blocks import loaded_config
 from ..config.schema import Optimizations
 from ..config.sources import read_batch_sizes, read_config_settings
+from .messages import refuse_what_does_not_ramp
 from .schedule import GH200GradientRamp, RampError
-from .words import refuse_what_does_not_ramp
 
 
 def ramp_from(asked: Optimizations, config: Mapping[str, object], processes: int) -> GH200GradientRamp:

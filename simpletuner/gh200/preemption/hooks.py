@@ -15,7 +15,7 @@ from accelerate.utils import gather
 
 from ..overrides import StandIn, instead
 from ..runtime import LEAVE, Run, current
-from .files import keep_place, mark, place_in, unmark
+from .marker import keep_place, mark, place_in, unmark
 from .signals import EXIT_CODE, LeaveError, Signals
 
 logger = logging.getLogger("gh200.leave")

@@ -16,12 +16,12 @@ from ..memory.budget import ManagedBudget, managed_budget
 from ..memory.driver import CudaError, DeviceAttribute, Driver, load_driver
 from ..memory.hints import cuda_device
 from ..memory.limits import spoken_size
-from ..memory.places import places
+from ..memory.residency import places
 from ..runtime import MANAGED, MANAGED_MEMORY, Run
 from .blocks import Blocks, Kind
-from .names import ALLOCATOR_VARIABLES, asks_patched_allocator
-from .refusals import refuse
-from .seams import GradientMoments, TrainerMoments
+from .overrides import GradientMoments, TrainerMoments
+from .rejections import refuse
+from .torch_api import ALLOCATOR_VARIABLES, asks_patched_allocator
 from .torch_pool import TorchPool, check_compiler, check_torch
 
 logger = logging.getLogger("gh200.pools")

@@ -13,8 +13,8 @@ from ..config.config_file import config_path
 from ..config.keys import DATASETS_FILE_KEY, INLINE_KEYS, is_ours
 from ..errors import GH200Error, stop
 from ..state import StateHooks
-from .alone import claim_output
 from .check import preflight
+from .output_lock import claim_output
 from .report import PreflightError
 
 _SWITCH = ("gh200_optimizations", "preflight")

@@ -8,7 +8,7 @@ from ..overrides import StandIn, instead
 from .torch_pool import TorchPool
 
 if TYPE_CHECKING:
-    from .sites import ManagedMemory
+    from .hooks import ManagedMemory
 
 FEATURE = "managed memory"
 

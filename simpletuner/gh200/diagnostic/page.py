@@ -14,8 +14,8 @@ from .checks.table import Finding
 from .facts import Facts
 from .gpu import Gpu
 from .host import Host
-from .result import FAIL, PASS, SKIP, STATUSES, WARN, gb
 from .software import Software
+from .status import FAIL, PASS, SKIP, STATUSES, WARN, gb
 from .torch_build import Torch
 
 # Of checks, and of the claims of an acceptance run.

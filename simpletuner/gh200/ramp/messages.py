@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .measured import refuse_what_cannot_grow
+from .noise_schedule import refuse_what_cannot_grow
 from .windows import MICRO_BATCHES, SAMPLES, STEPS, RampError
 
 if TYPE_CHECKING:

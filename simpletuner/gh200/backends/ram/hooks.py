@@ -8,7 +8,7 @@ from typing import Any
 
 from ...config.dataset_file import IN_MEMORY, DatasetReader
 from ...config.problems import SettingsError
-from .staged import staged, staged_for_use
+from .registry import staged, staged_for_use
 
 logger = logging.getLogger("gh200.in_memory")
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 from ..memory.budget import ManagedBudget
 from ..memory.driver import Driver
-from ..memory.lasting import Cells
 from ..memory.limits import spoken_size
-from .native import (
+from ..memory.shared_counters import Cells
+from .native_callbacks import (
     ADVISE,
     ALLOCATE,
     FREE,

@@ -15,7 +15,7 @@ from .config import existing_part, gb
 from .keys import number, truth
 from .model import Weights
 from .report import Kind
-from .windows import Window
+from .window_check import Window
 
 _HALF, _WHOLE = 2, 4
 _BITS = re.compile(r"(?:int|fp|nf)(\d+)")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from statistics import median
 
-from ..result import gb
+from ..status import gb
 from .bench import Bench
 from .claims import NOT_TESTED, Answer, NotTested, judged
 from .trainings import Order, Trained

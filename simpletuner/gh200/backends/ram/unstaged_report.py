@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from ...errors import printable
-from .folder import StagedFolder
+from .directory import StagedFolder
 
 logger = logging.getLogger("gh200.in_memory")
 

@@ -10,7 +10,7 @@ from ...config.cache_options import CacheOptions
 from ...config.schema import InMemory
 from ...config.sources import read_settings
 from ...runtime import Run, begin, current
-from .folder import lies_in
+from .directory import lies_in
 
 if TYPE_CHECKING:
     from .backend import GH200InMemoryBackend

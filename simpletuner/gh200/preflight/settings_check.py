@@ -12,7 +12,7 @@ try:
     from ..config.problems import SettingsError
     from ..config.schema import InMemory
     from ..config.sources import read_config_settings, read_settings
-    from ..ramp.reader import ramp_from
+    from ..ramp.from_config import ramp_from
 except ImportError as error:
     UNJUDGED = f"{error.name} is not installed in this interpreter"
 else:

@@ -14,9 +14,9 @@ from typing import Final, Literal
 
 import torch
 
+from .batch_copy import OneCopy, as_seen, cuda_bytes
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from .limits import memory_limits
-from .one_copy import OneCopy, as_seen, cuda_bytes
 from .pages import aligned
 
 Way = Literal["managed", "pinned", "hbm", "stock"]

@@ -15,8 +15,8 @@ from typing import Any
 
 from ...errors import printable
 from .arena import SharedArena
-from .mapping import MEDIA, NAME, memory_file
-from .staged import staged
+from .memory_files import MEDIA, NAME, memory_file
+from .registry import staged
 
 logger = logging.getLogger("gh200.in_memory")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..memory.limits import GB
 from ..preflight.buckets import rules_of
-from .folder import Folder
+from .images import Folder
 from .model import Model
 from .plan import Buckets, buckets_for, resolution_for, steps_for, window_for
 from .write import free_id

@@ -14,12 +14,12 @@ from ..runtime import Run
 from ..trackers import PREFIX, each_step
 from .files import path_of
 from .gpu import GpuMemory
-from .loop import LoopClock
-from .others import PlainSettings
+from .loop_clock import LoopClock
 from .record import Cost, Kind, Noise, Record, Window
 from .recorder import Recorder
 from .sources import host_memory, parts
-from .tracked import tracker_values
+from .tracker_config import PlainSettings
+from .tracker_values import tracker_values
 
 # How long a step may wait for its record: reading takes milliseconds, unless a driver hangs.
 _STEP_WAIT = 1.0

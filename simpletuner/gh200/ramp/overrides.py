@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..overrides import StandIn, instead
+from .messages import FEATURE
 from .schedule import MEASURED, RampError
-from .words import FEATURE
 
 if TYPE_CHECKING:
     from .apply import RampControl
