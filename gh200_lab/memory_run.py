@@ -16,10 +16,10 @@ def begin_memory_run(options: CacheOptions, settings: Settings | None = None) ->
     return run
 
 
-def held() -> hooks.HeldCaches:
+def held() -> hooks.TensorCaches:
     run = current()
     assert run is not None
-    return run.part(hooks.HeldCaches)
+    return run.part(hooks.TensorCaches)
 
 
 def store() -> CacheStore:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from simpletuner.gh200.telemetry.record import Part, Record
+from simpletuner.gh200.telemetry.record import MetricsPart, Record
 
 from . import command as generated_docs
 
@@ -73,15 +73,15 @@ Bytes are bytes, times are seconds, counters run from the start of the run.
 """
 
 
-def _parts(model: type[Part]) -> Iterator[type[Part]]:
+def _parts(model: type[MetricsPart]) -> Iterator[type[MetricsPart]]:
     yield model
     for field in model.model_fields.values():
         for part in _named(field.annotation):
             yield from _parts(part)
 
 
-def _named(annotation: Any) -> list[type[Part]]:
-    if isinstance(annotation, type) and not get_origin(annotation) and issubclass(annotation, Part):
+def _named(annotation: Any) -> list[type[MetricsPart]]:
+    if isinstance(annotation, type) and not get_origin(annotation) and issubclass(annotation, MetricsPart):
         return [annotation]
     return [part for inner in get_args(annotation) for part in _named(inner)]
 
@@ -105,7 +105,7 @@ _WORDS = {
 }
 
 
-def _anchor(part: type[Part]) -> str:
+def _anchor(part: type[MetricsPart]) -> str:
     return part.__name__.lower()
 
 
@@ -113,7 +113,7 @@ def _about(annotation: Any) -> str:
     return next((part.__doc__ or "" for part in _named(annotation)), "")
 
 
-def _table(part: type[Part]) -> str:
+def _table(part: type[MetricsPart]) -> str:
     rows = [
         f"| `{name}` | {_kind(field.annotation)} | {field.description or _about(field.annotation)} |"
         for name, field in part.model_fields.items()

@@ -68,7 +68,7 @@ def step_chart(name: str, x: Sequence[float], y: Sequence[float], top: str, bott
 
 
 def size(number: float) -> str:
-    """As the fork's `spoken_size` says it; importing that one would load the whole trainer."""
+    """As the fork's `format_size` says it; importing that one would load the whole trainer."""
     for unit in ("bytes", "KB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"

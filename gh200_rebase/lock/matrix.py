@@ -68,7 +68,7 @@ def run(project: Project, releases: Sequence[tuple[str, Path, str]], jobs: int |
                 bar.set_postfix_str(row.version)
                 bar.update()
         except BaseException:
-            # Leaving the pool would wait for all that was handed in.
+            # Preemption the pool would wait for all that was handed in.
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return sorted((row for row in rows.values() if row), key=lambda row: Version(row.version))

@@ -13,7 +13,7 @@ from .modules import module_name
 from .signatures import methods
 
 PACKAGE = "simpletuner/gh200/"
-MARKS = frozenset({"instead", "instead_where_present"})
+MARKS = frozenset({"override", "override_if_present"})
 ELSEWHERE = frozenset({"Accelerator", "GeneralTracker", "Optimizer"})
 """Classes of torch and Accelerate: their functions are in no upstream, so nothing declares them."""
 

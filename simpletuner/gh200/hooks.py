@@ -13,43 +13,47 @@ __all__ = ["StateHooks", "TrainerHooks"]
 
 
 def config_arguments(mapping: Mapping[str, object], words: list[str]) -> list[str]:
-    from .config.arguments import config_arguments as arguments
+    """Checks our blocks of a config that becomes a command line."""
+    from .config import arguments
 
-    return arguments(mapping, words)
+    return arguments.config_arguments(mapping, words)
 
 
 def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
-    from .config.arguments import incoming_arguments as arguments
+    """Keeps the config as it was given, before the arguments are parsed."""
+    from .config import arguments
 
-    return arguments(input_args)
+    return arguments.incoming_arguments(input_args)
 
 
 def take_config_flag() -> None:
     """Before train.py imports anything of upstream's: `--config FILE`."""
-    from .preflight.startup import take_config_flag as take
+    from .preflight import startup
 
-    take()
+    startup.take_config_flag()
 
 
 def train_command() -> None:
     """Before `simpletuner` parses its command line."""
-    from .config.train_command import train_command as rewrite
+    from .config import train_arguments
 
-    rewrite()
+    train_arguments.train_command()
 
 
 def dataset_entries(entries: list[dict[str, Any]], factory: Any) -> list[dict[str, Any]]:
-    from .backends.ram.hooks import dataset_entries as as_local
+    """The dataset entries as SimpleTuner shall see them."""
+    from .backends.ram import hooks
     from .backends.scan.directories import absolute_directories
     from .backends.tensors.directories import directories_for_run
 
-    return directories_for_run(absolute_directories(as_local(entries)), factory)
+    return directories_for_run(absolute_directories(hooks.dataset_entries(entries)), factory)
 
 
-def backend_builders(builders: dict[str, Any]) -> dict[str, Any]:
-    from .backends.builders import backend_builders as with_ours
+def backend_builders(upstream: dict[str, Any]) -> dict[str, Any]:
+    """SimpleTuner's builders of data backends, and ours."""
+    from .backends import builders
 
-    return with_ours(builders)
+    return builders.backend_builders(upstream)
 
 
 def audio_loader(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,34 +75,39 @@ def audio_loader(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def placed_latent(latent: Any) -> Any | None:
-    from .backends.tensors.hooks import placed_latent as place
+    """A cached latent that needs no copy to pinned memory; None for all others."""
+    from .backends.tensors import hooks
 
-    return place(latent)
+    return hooks.placed_latent(latent)
 
 
 def moved_together(latents: list[Any]) -> list[Any]:
+    """The latents of a complete batch, moved to the GPU in one copy or prefetch."""
     if StateHooks._gh200_run is None:
         return latents
-    from .backends.tensors.hooks import moved_together as move
+    from .backends.tensors import hooks
 
-    return move(latents)
+    return hooks.moved_together(latents)
 
 
 def known_finite(tensor: Any) -> bool:
-    from .backends.tensors.hooks import known_finite as known
+    """Whether a latent was checked for NaN and infinity when it was cached."""
+    from .backends.tensors import hooks
 
-    return known(tensor)
+    return hooks.known_finite(tensor)
 
 
 def metadata_backend(backend: Any) -> Any:
+    """A dataset's metadata backend, with the scan overridden."""
     if StateHooks._gh200_run is None:
         return backend
-    from .backends.scan.scan import metadata_backend as scanned
+    from .backends.scan import scan
 
-    return scanned(backend)
+    return scan.metadata_backend(backend)
 
 
 def web_fields(registry: Any) -> None:
+    """Registers our config keys as fields."""
     from .web.fields import register
 
     register(registry)
@@ -107,13 +116,13 @@ def web_fields(registry: Any) -> None:
 def web_store(store: Any) -> None:
     from .web.server import ConfigFiles
 
-    ConfigFiles(store).take_over(store)
+    ConfigFiles(store).install(store)
 
 
 def web_plan(plan: Any) -> None:
     from .web.server import DatasetPlan
 
-    DatasetPlan().take_over(plan)
+    DatasetPlan().install(plan)
 
 
 def web_page(tabs: Any, router: Any) -> Any:

@@ -11,19 +11,19 @@ from .errors import GH200Error
 _OPTIONAL = "_gh200_optional"
 
 
-def instead[**P, R](method: Callable[P, R]) -> Callable[P, R]:
+def override[**P, R](method: Callable[P, R]) -> Callable[P, R]:
     """This method answers for upstream's of the same name, which every release has."""
     setattr(method, _OPTIONAL, False)
     return method
 
 
-def instead_where_present[**P, R](method: Callable[P, R]) -> Callable[P, R]:
+def override_if_present[**P, R](method: Callable[P, R]) -> Callable[P, R]:
     """The same, for a method that not every release has."""
     setattr(method, _OPTIONAL, True)
     return method
 
 
-class StandIn:
+class Overrides:
     """`upstream` has the methods of the one object it stands in for, as they were before."""
 
     upstream_class: ClassVar[str]
@@ -39,7 +39,7 @@ class StandIn:
         marks = {name: getattr(getattr(cls, name), _OPTIONAL, None) for name in dir(cls)}
         return {name: optional for name, optional in marks.items() if optional is not None}
 
-    def take_over(self, owner: Any) -> None:
+    def install(self, owner: Any) -> None:
         """From here on `owner` answers with our methods. A patch expects every one of them of upstream."""
         for name, optional in self.answers().items():
             original = getattr(owner, name, None)

@@ -25,12 +25,12 @@ _LAST_WORDS = 10.0
 _PLACES = ("_dir", "_path", "_config", "_file")
 
 
-class RanksDiffer(GH200Error):
+class RankMismatch(GH200Error):
     """The ranks of one run were started with different things."""
 
 
 @dataclass(frozen=True)
-class Told:
+class RankReport:
     """What one rank was told, and what it finds."""
 
     rank: int
@@ -50,25 +50,25 @@ def check_ranks(
     if accelerator.num_processes < 2:
         return
     values = dict(_flat("", {**config, "datasets": _by_id(datasets or config.get("datasets") or ())}))
-    mine = Told(accelerator.process_index, socket.gethostname(), values, _missing(datasets or ()))
+    mine = RankReport(accelerator.process_index, socket.gethostname(), values, _missing(datasets or ()))
     everybody, silent = _hear(mine, accelerator.num_processes, patience)
     found = differences(everybody)
     if silent:
-        raise RanksDiffer(
+        raise RankMismatch(
             "Not all ranks of this run compare what they were told.",
             why=f"nothing was heard of rank {', '.join(map(str, silent))} for {patience:.0f} s: it was started without any "
             f"GH200 setting, from another version, or it is stuck; {mine.name} has some",
             fix="start every rank with the same config and the same version of the fork",
         )
     if found:
-        raise RanksDiffer(
+        raise RankMismatch(
             "The ranks of this run were not told the same.",
             why="\n".join(found),
             fix="start every rank with the same config, on machines that all have its folders",
         )
 
 
-def _hear(mine: Told, ranks: int, patience: float) -> tuple[list[Told], list[int]]:
+def _hear(mine: RankReport, ranks: int, patience: float) -> tuple[list[RankReport], list[int]]:
     """What each rank was told, and who says nothing: asked where the ranks met, as a collective would wait for hours."""
     store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=patience)))
     # A process may train several times; each rank counts for itself, and all come to the same number.
@@ -79,7 +79,7 @@ def _hear(mine: Told, ranks: int, patience: float) -> tuple[list[Told], list[int
         # Who was waited for in vain was given all the time there is; the rest is either here or silent too.
         if _has(store, f"{here}/{rank}", max(0.1, until - time.monotonic())):
             told = json.loads(store.get(f"{here}/{rank}"))
-            heard.append(Told(told["rank"], told["host"], told["values"], tuple(told["missing"])))
+            heard.append(RankReport(told["rank"], told["host"], told["values"], tuple(told["missing"])))
         else:
             silent.append(rank)
     # The store may live in one of these processes, which must not end before the others have read.
@@ -98,7 +98,7 @@ def _has(store: Store, key: str, seconds: float) -> bool:
     return True
 
 
-def differences(everybody: Sequence[Told]) -> list[str]:
+def differences(everybody: Sequence[RankReport]) -> list[str]:
     """One line per key that is not everywhere what the first rank has, and per folder that is not everywhere."""
     first, found = everybody[0], []
     for other in everybody[1:]:

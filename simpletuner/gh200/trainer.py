@@ -6,7 +6,7 @@ import os
 from typing import Any, NoReturn
 
 from .errors import GH200Error, stop
-from .overrides import StandIn, instead
+from .overrides import Overrides, override
 from .state import StateHooks
 
 
@@ -190,7 +190,7 @@ class TrainerHooks:
         return verdict if self._gh200_ramp is None else bool(self.accelerator.sync_gradients)
 
 
-class LoopCount(StandIn):
+class LoopCount(Overrides):
     """Upstream looks for its signals right before it counts a micro-batch and fetches it."""
 
     upstream_class, feature = "Trainer", "the count of micro-batches"
@@ -198,9 +198,9 @@ class LoopCount(StandIn):
     def __init__(self, trainer: TrainerHooks) -> None:
         super().__init__()
         self._trainer = trainer
-        self.take_over(trainer)
+        self.install(trainer)
 
-    @instead
+    @override
     def _exit_on_signal(self) -> None:
         self.upstream._exit_on_signal()
         self._trainer._gh200_batch_wanted()

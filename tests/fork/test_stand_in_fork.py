@@ -35,7 +35,7 @@ RAMPED = {"cache_config": UNIFIED, "gh200_optimizations": HINTS | RAMP}
 VARIABLES = {"ACCELERATE_MIXED_PRECISION": "bf16", "STAND_IN_RANDOM": "cpu"}
 
 
-class StandIn:
+class Overrides:
     """Runs on the stand-in that share a folder, so that they can be compared."""
 
     def __init__(self, folder: Path) -> None:
@@ -65,18 +65,18 @@ class StandIn:
 
 
 @pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Overrides:
     stand_in_or_skip()
-    return StandIn(tmp_path_factory.mktemp("stand_in"))
+    return Overrides(tmp_path_factory.mktemp("stand_in"))
 
 
 @pytest.fixture(scope="module")
-def off(stand_in: StandIn) -> Trained:
+def off(stand_in: Overrides) -> Trained:
     return stand_in.train("off")
 
 
 @pytest.fixture(scope="module")
-def on(stand_in: StandIn) -> Trained:
+def on(stand_in: Overrides) -> Trained:
     return stand_in.train("on", in_ram=True, **ON)
 
 
@@ -110,7 +110,7 @@ def test_stand_in_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Train
 
 
 def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
-    stand_in: StandIn, forked: Preloaded
+    stand_in: Overrides, forked: Preloaded
 ) -> None:
     ramped = stand_in.train("ramp", in_ram=True, **RAMPED)
     check_clean(ramped, 1)
@@ -124,7 +124,7 @@ def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
     assert max(apart) < BF16_STEP, apart
 
 
-def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: StandIn, on: Trained) -> None:
+def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: Overrides, on: Trained) -> None:
     """On the caches of a run with one rank: upstream's ranks race for the pictures of a new cache (UNIFIED_MEMORY.md)."""
     check_clean(on, 1)
     two_off = stand_in.train("two-off", ranks=2, cold=False)
@@ -138,7 +138,7 @@ def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: Sta
 
 @pytest.mark.slow(reason="two trainings on the simulated device")
 @pytest.mark.parametrize("mode", ["cdmm", "pcie"])
-def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: StandIn, off: Trained, mode: str) -> None:
+def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: Overrides, off: Trained, mode: str) -> None:
     on = stand_in.train(mode, "--mode", mode, in_ram=True, **ON)
     assert on.bits() == off.bits()
     check_clean(on, 1)
@@ -147,7 +147,7 @@ def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: StandIn, off: Tr
 
 @pytest.mark.slow(reason="three trainings on the simulated device")
 @pytest.mark.parametrize("every", [3, 17, 101])
-def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: StandIn, off: Trained, every: int) -> None:
+def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: Overrides, off: Trained, every: int) -> None:
     """It ends well, with the right bytes; or with one clear error."""
     ran = stand_in.train(f"every-{every}", "--fail-every", str(every), in_ram=True, code=None, **ON)
     if ran.run.code == 0:
@@ -163,7 +163,7 @@ def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: StandIn, off: Tra
         assert set(left) <= {"contexts"}, left
 
 
-def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(stand_in: StandIn, off: Trained) -> None:
+def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(stand_in: Overrides, off: Trained) -> None:
     pinned = stand_in.train("pinned", in_ram=True, **_placed("pinned"))
     assert pinned.bits() == off.bits()
     check_clean(pinned, 1)
@@ -176,7 +176,7 @@ def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(stand_in
 
 @pytest.mark.slow(reason="four trainings of 12 steps on the simulated device")
 @pytest.mark.parametrize("placement", ["hbm", "auto"])
-def test_cache_placement_of_every_kind_trains_to_the_bit(stand_in: StandIn, placement: str) -> None:
+def test_cache_placement_of_every_kind_trains_to_the_bit(stand_in: Overrides, placement: str) -> None:
     """Two epochs and more: what stays in HBM after the first steps is read from there."""
     longer = {"max_train_steps": 3 * STEPS}
     stock = stand_in.train("longer", **longer)

@@ -258,7 +258,7 @@ def _own_names(tree: ast.Module) -> set[str]:
 
 
 def test_a_function_set_on_an_upstream_object_is_declared() -> None:
-    """Overrides of StandIn are checked in tests/unit/test_stands_for.py; this finds plain assignments."""
+    """Overrides of Overrides are checked in tests/unit/test_stands_for.py; this finds plain assignments."""
     names = {key.rpartition("#")[2].rpartition(".")[2] for key in declared()} | ELSEWHERE
     found = [
         f"{path}:{node.lineno}: {ast.unparse(target)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 _LEFT_OUT = ("gh200", "__pycache__")
 # How a method of ours is marked that takes the place of one of upstream's on an object of a run.
-_OVERRIDES = {"instead", "instead_where_present"}
+_OVERRIDES = {"override", "override_if_present"}
 
 
 def surface(pristine: Path, fork: Path) -> dict[str, int]:

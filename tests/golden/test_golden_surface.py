@@ -33,7 +33,7 @@ def test_surface_sees_what_it_counts(tmp_path: Path) -> None:
     (fork / "edited.py").write_text("\n".join(["import ours", *lines[:5], "changed", *lines[6:]]) + "\n")
     (fork / "ours.py").write_text("y = 2\n")
     (fork / "gh200").mkdir()
-    (fork / "gh200" / "part.py").write_text("class A(B):\n    @instead\n    def f(self): ...\n    def g(self): ...\n")
+    (fork / "gh200" / "part.py").write_text("class A(B):\n    @override\n    def f(self): ...\n    def g(self): ...\n")
     expected = {"files": 1, "hunks": 2, "added": 2, "removed": 1, "overrides": 1}
     assert surface(pristine.parent, fork.parent) == expected
     assert overrides(fork.parent) == ["part.A.f"]

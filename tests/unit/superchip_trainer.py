@@ -20,7 +20,7 @@ from gh200_lab.checkout import see_this_checkout
 if __name__ == "__main__":
     see_this_checkout()
 
-from simpletuner.gh200.preemption.hooks import Leaving
+from simpletuner.gh200.preemption.hooks import Preemption
 from simpletuner.gh200.trainer import TrainerHooks
 
 
@@ -58,8 +58,8 @@ class Trainer:
         return self.checkpoint_state_save(self.config.output_dir)
 
 
-def leaving_of(trainer: Trainer) -> Leaving:
-    leaving = Leaving(SimpleNamespace(at_end=lambda call: None))  # type: ignore[arg-type]
+def leaving_of(trainer: Trainer) -> Preemption:
+    leaving = Preemption(SimpleNamespace(at_end=lambda call: None))  # type: ignore[arg-type]
     leaving.join(trainer)
     leaving.training_begins()
     return leaving

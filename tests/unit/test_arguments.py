@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from simpletuner.gh200.config import arguments
 from simpletuner.gh200.config.problems import SettingsError
-from simpletuner.gh200.config.train_command import train_command, train_command_line
+from simpletuner.gh200.config.train_arguments import train_command, train_command_line
 from simpletuner.gh200.errors import ConfigFileError, RejectedConfig
 from simpletuner.gh200.preflight.startup import take_config_flag
 from simpletuner.gh200.state import StateHooks

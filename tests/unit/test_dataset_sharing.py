@@ -21,7 +21,7 @@ from torch.distributed import HashStore
 
 from simpletuner.gh200.backends.ram import sharing
 from simpletuner.gh200.backends.ram.arena import ArenaDamaged, SharedArena
-from simpletuner.gh200.backends.ram.sharing import Group, StagerEnded, StagerFailed, shared_arena
+from simpletuner.gh200.backends.ram.sharing import RankGroup, StagerEnded, StagerFailed, shared_arena
 from simpletuner.gh200.backends.ram.staging import stage
 from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.memory.limits import OverMemoryLimit
@@ -46,7 +46,7 @@ def never() -> SharedArena:
     raise AssertionError("staged")
 
 
-def ask(group: Group, root: Path, fill: Callable[[], SharedArena], held: SharedArena | None = None) -> Any:
+def ask(group: RankGroup, root: Path, fill: Callable[[], SharedArena], held: SharedArena | None = None) -> Any:
     return group.arena("x", str(root), None, held, fill)
 
 
@@ -54,7 +54,7 @@ def test_the_first_rank_of_each_machine_owns_its_copy(monkeypatch: pytest.Monkey
     store, groups = HashStore(), []
     for rank, name in enumerate(["a", "a", "b", "b", "a"]):
         monkeypatch.setattr(sharing, "machine", lambda name=name: [name])
-        groups.append(Group(store, rank, 2))
+        groups.append(RankGroup(store, rank, 2))
     assert [group.owner for group in groups] == [0, 0, 2, 2, 0]
     first, second = ask(groups[0], root, lambda: staged(root)), ask(groups[2], root, lambda: staged(root))
     assert ask(groups[4], root, never).token == ask(groups[1], root, never).token == first.token
@@ -64,21 +64,21 @@ def test_the_first_rank_of_each_machine_owns_its_copy(monkeypatch: pytest.Monkey
 def test_whether_it_is_staged_again_is_the_owners_word(root: Path) -> None:
     """One rank may still hold what the owner has let go of."""
     store = HashStore()
-    owner, other = Group(store, 0, 2), Group(store, 1, 2)
+    owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     first = ask(owner, root, lambda: staged(root))
     theirs = ask(other, root, never)
     assert ask(owner, root, never, held=first) is first and ask(other, root, never, held=theirs) is theirs
     again = ask(owner, root, lambda: staged(root))
     assert ask(other, root, never, held=theirs).token == again.token != first.token
     # A second process group of the same processes, over the same store.
-    owner, other = Group(store, 0, 2), Group(store, 1, 2)
+    owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     third = ask(owner, root, lambda: staged(root))
     assert ask(other, root, never).token == third.token != again.token
 
 
 def test_the_owners_error_is_everybodys(root: Path) -> None:
     store = HashStore()
-    owner, other = Group(store, 0, 2), Group(store, 1, 2)
+    owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     failed: list[BaseException] = []
 
     def own() -> None:
@@ -100,7 +100,7 @@ def test_the_owners_error_is_everybodys(root: Path) -> None:
 
 
 def test_an_owner_that_ends_is_named(root: Path) -> None:
-    group = Group(HashStore(), 0, 2)
+    group = RankGroup(HashStore(), 0, 2)
     child = subprocess.Popen(["sleep", "600"])
     group.owner, group.owner_pid, group.rank = 0, child.pid, 1
     threading.Timer(0.5, child.kill).start()
@@ -114,7 +114,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
     store = HashStore()
     store.set_timeout(timedelta(seconds=0.2))
     with pytest.raises(StagerEnded, match="Rank 0 did not come"):
-        Group(store, 1, 2)
+        RankGroup(store, 1, 2)
 
 
 def test_a_store_that_is_gone_is_the_end_of_the_owner_and_hides_no_error(root: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_store_that_is_gone_is_the_end_of_the_owner_and_hides_no_error(root: P
             raise RuntimeError("connection reset")
 
     store = Gone()
-    owner, other = Group(store, 0, 2), Group(store, 1, 2)
+    owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     store.works = False
     with pytest.raises(StagerEnded, match="connection reset"):
         ask(other, root, never)
@@ -149,7 +149,7 @@ def test_a_slow_owner_is_waited_for_and_named(
 ) -> None:
     monkeypatch.setattr(sharing, "_REPORT_SECONDS", 0.2)
     store = HashStore()
-    owner, other = Group(store, 0, 2), Group(store, 1, 2)
+    owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     thread = threading.Timer(1, lambda: ask(owner, root, lambda: staged(root)))
     thread.start()
     with caplog.at_level(logging.INFO):
@@ -166,7 +166,7 @@ def test_an_attach_that_fails_reads_from_disk_with_the_reason(
     root: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = HashStore()
-    owner, other = Group(store, 0, 2), Group(store, 1, 2)
+    owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     held = ask(owner, root, lambda: staged(root))
 
     def refused(handle: object) -> None:

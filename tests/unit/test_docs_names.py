@@ -28,7 +28,7 @@ FOREIGN = {
     "the system and its tools": """--cuda-um-gpu-page-faults --cuda-um-cpu-page-faults --trace --output --cpunodebind --membind
         --memory --mem --ulimit --shm-size --gpus --stat init_on_alloc --gpus-per-node --nodes --gpu-bind --signal""",
 }
-# Told of in the guide as things that do not exist.
+# RankReport of in the guide as things that do not exist.
 NEVER_THERE = {"--enable_manual_validation", "validate_uvm", "_prepare_uvm_tensor", "_prepare_text_embed_tensor"}
 
 PROMISED = {

@@ -21,14 +21,14 @@ import pytest
 
 from simpletuner.gh200.backends.ram.arena import SharedArena
 from simpletuner.gh200.backends.ram.budget import StagingBudget
-from simpletuner.gh200.backends.ram.directory import StagedFolder, lies_in
+from simpletuner.gh200.backends.ram.directory import StagedDirectory, lies_in
 from simpletuner.gh200.backends.ram.invalidation import CHUNK, forget_changed, forget_path
 from simpletuner.gh200.backends.ram.listing import list_dataset
 from simpletuner.gh200.backends.ram.media_paths import staged_path
 from simpletuner.gh200.backends.ram.staging import StagingFailed, stage
 from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, spoken_size
+from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, format_size
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("temporary")]
 
@@ -330,7 +330,7 @@ def test_names_with_control_characters_are_escaped_in_the_log(tmp_path: Path, ca
 def test_a_name_that_was_not_listed_is_told_from_one_that_is_on_disk(tmp_path: Path) -> None:
     files = make(tmp_path / "data", 3, 50_000)
     arena = stage("x", tmp_path / "data", InMemory(on_limit="partial", memory_limit_gb=62e-6, num_workers=1))
-    folder = StagedFolder(arena, str(tmp_path / "data"))
+    folder = StagedDirectory(arena, str(tmp_path / "data"))
     assert arena.files == 1 and [arena.find(str(path)) is None for path in files] == [False, True, True]
     (tmp_path / "data/latent.pt").write_bytes(b"x")
     (tmp_path / "outside").write_bytes(b"x")
@@ -348,7 +348,7 @@ def test_fleet_small_sizes_are_shown_in_small_units(tmp_path: Path) -> None:
     make(tmp_path, 3, 40_000)
     with pytest.raises(OverMemoryLimit, match=r"needs 12\d\.\d KB of RAM, 50\.0 KB may be used"):
         stage("x", tmp_path, InMemory(memory_limit_gb=5e-5))
-    assert spoken_size(3 * GB) == "3.000 GB" and spoken_size(12_345_678) == "12.3 MB"
+    assert format_size(3 * GB) == "3.000 GB" and format_size(12_345_678) == "12.3 MB"
 
 
 LIMITED = """
@@ -411,7 +411,7 @@ def test_fleet_a_folder_is_read_under_its_own_name_and_its_real_one(tmp_path: Pa
     files = make(tmp_path / "data", 3)
     (tmp_path / "alias").symlink_to(tmp_path / "data")
     arena = stage("x", tmp_path / "data", InMemory())
-    folder = StagedFolder(arena, str(tmp_path / "alias"))
+    folder = StagedDirectory(arena, str(tmp_path / "alias"))
     for path in (tmp_path / "alias" / files[1].name, files[1]):
         number = folder.find(str(path))
         assert number is not None and arena.read(number) == files[1].read_bytes()

@@ -17,7 +17,7 @@ from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
 from tqdm import tqdm
 
 from simpletuner.gh200.ramp import apply as ramp_apply
-from simpletuner.gh200.ramp.overrides import TrainerAnswers
+from simpletuner.gh200.ramp.overrides import RampTrainerOverrides
 from simpletuner.gh200.ramp.resume import RECORD
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from simpletuner.gh200.state import StateHooks
@@ -391,9 +391,9 @@ def test_an_upstream_without_a_bound_method_is_refused(monkeypatch: pytest.Monke
 def test_what_stands_in_is_named_and_upstreams_own_class_is_left_alone() -> None:
     trainer, _ = started()
     train(trainer, 1)
-    assert trainer._epoch_rollover.__qualname__ == "TrainerAnswers._epoch_rollover"
+    assert trainer._epoch_rollover.__qualname__ == "RampTrainerOverrides._epoch_rollover"
     assert trainer.validation is not None
-    assert trainer.validation._epoch_relative_step.__qualname__ == "ValidationAnswers._epoch_relative_step"
+    assert trainer.validation._epoch_relative_step.__qualname__ == "RampValidationOverrides._epoch_relative_step"
     assert "_epoch_rollover" not in vars(Trainer(max_train_steps=1))
 
 
@@ -402,7 +402,7 @@ def test_nothing_is_replaced_where_one_method_is_missing(monkeypatch: pytest.Mon
     trainer = Trainer()
     with pytest.raises(RampError, match="no _train_initial_msg"):
         trainer.build(**UP)
-    assert not set(vars(trainer)) & set(TrainerAnswers.answers())
+    assert not set(vars(trainer)) & set(RampTrainerOverrides.answers())
 
 
 def test_switched_off_nothing_is_touched() -> None:

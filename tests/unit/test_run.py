@@ -11,7 +11,7 @@ import torch
 
 from simpletuner.gh200.backends.ram.hooks import dataset_entries, is_in_memory
 from simpletuner.gh200.backends.tensors import hooks as cache_sites
-from simpletuner.gh200.backends.tensors.directories import PrivateFolder
+from simpletuner.gh200.backends.tensors.directories import PrivateDirectory
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory import hints
@@ -48,7 +48,7 @@ def test_a_second_trainer_in_one_process_starts_clean(tmp_path: Path) -> None:
     configured(tmp_path, ALL_ON | {"cache_config": ALL_ON["cache_config"] | {"cache_dir": str(tmp_path)}})
     first = current()
     assert first is not None
-    folder = first.part(PrivateFolder).path
+    folder = first.part(PrivateDirectory).path
     cache = tiered(FolderBackend())
     torch.save(torch.ones(4), tmp_path / "1.pt")
     held = cache.torch_load(str(tmp_path / "1.pt"))
@@ -67,7 +67,7 @@ def test_a_second_trainer_in_one_process_starts_clean(tmp_path: Path) -> None:
     configured(tmp_path, ALL_ON)
     third = current()
     assert third is not None and third is not first
-    assert third.hints.steps == 0 and third.part(cache_sites.HeldCaches).store is None
+    assert third.hints.steps == 0 and third.part(cache_sites.TensorCaches).store is None
 
 
 def test_what_a_feature_leaves_to_the_end_is_done_once_newest_first() -> None:
@@ -92,7 +92,7 @@ def test_a_feature_that_cannot_end_does_not_keep_the_others_from_it() -> None:
 
 def test_a_forked_child_ends_without_its_parents_things(tmp_path: Path) -> None:
     run = begin(read_settings({}, {}), CacheOptions(cache_dir=str(tmp_path)))
-    folder = run.part(PrivateFolder).path
+    folder = run.part(PrivateDirectory).path
     child = os.fork()
     if not child:
         end()

@@ -242,12 +242,12 @@ def test_every_override_is_declared() -> None:
 
 def test_an_override_is_found_by_its_mark_and_declared_by_its_name() -> None:
     code = b'''
-class Ours(StandIn):
+class Ours(Overrides):
     """Says why. And more."""
     upstream_class, feature = "Loop", "x"
-    @instead
+    @override
     def report(self): ...
-    @instead_where_present
+    @override_if_present
     async def other(self): ...
     def own(self): ...
 '''

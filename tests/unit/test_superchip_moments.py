@@ -16,9 +16,9 @@ from accelerate.state import AcceleratorState
 from superchip_trainer import Trainer, leaving_of
 
 from simpletuner.gh200.preemption import hooks
-from simpletuner.gh200.preemption.hooks import Leaving, RandomStates
+from simpletuner.gh200.preemption.hooks import Preemption, RandomStates
 from simpletuner.gh200.preemption.marker import MARKER, PLACE, place_in
-from simpletuner.gh200.preemption.signals import EXIT_CODE, LeaveError
+from simpletuner.gh200.preemption.signals import EXIT_CODE, PreemptionError
 from simpletuner.gh200.trainer import LoopCount
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(600)]
@@ -32,12 +32,12 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
 
 
 @pytest.fixture
-def leaving(trainer: Trainer) -> Leaving:
+def leaving(trainer: Trainer) -> Preemption:
     return leaving_of(trainer)
 
 
 def test_superchip_a_run_that_leaves_has_not_counted_the_next_micro_batch(
-    trainer: Trainer, leaving: Leaving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer: Trainer, leaving: Preemption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hooks, "_leaving", lambda: leaving)
     LoopCount(trainer)  # type: ignore[arg-type]
@@ -49,14 +49,14 @@ def test_superchip_a_run_that_leaves_has_not_counted_the_next_micro_batch(
     assert (trainer.asked, trainer._gh200_step, place_in(tmp_path / "checkpoint-5")) == (2, 10, 10)
 
 
-def test_superchip_nothing_is_left_before_a_window_has_closed(trainer: Trainer, leaving: Leaving) -> None:
+def test_superchip_nothing_is_left_before_a_window_has_closed(trainer: Trainer, leaving: Preemption) -> None:
     leaving.signals.asked_with = signal.SIGTERM
     leaving.leave_if_asked()
     leaving.leave_if_asked()
     assert trainer.saves == 0
 
 
-def test_superchip_the_closed_window_is_saved_as_it_was(trainer: Trainer, leaving: Leaving, tmp_path: Path) -> None:
+def test_superchip_the_closed_window_is_saved_as_it_was(trainer: Trainer, leaving: Preemption, tmp_path: Path) -> None:
     trainer.state["global_step"] = 5
     leaving.leave_if_asked()
     trainer.state["global_step"] = 6
@@ -74,7 +74,7 @@ def test_superchip_the_closed_window_is_saved_as_it_was(trainer: Trainer, leavin
     assert place_in(checkpoint) == 9 and (checkpoint / PLACE).is_file()
 
 
-def test_superchip_a_checkpoint_of_this_window_is_not_written_twice(trainer: Trainer, leaving: Leaving) -> None:
+def test_superchip_a_checkpoint_of_this_window_is_not_written_twice(trainer: Trainer, leaving: Preemption) -> None:
     trainer.state["global_step"] = 7
     trainer.checkpoint_state_save(trainer.config.output_dir)
     leaving.signals.asked_with = signal.SIGTERM
@@ -83,16 +83,16 @@ def test_superchip_a_checkpoint_of_this_window_is_not_written_twice(trainer: Tra
     assert trainer.saves == 1
 
 
-def test_superchip_a_full_disk_is_an_error_and_no_marker(trainer: Trainer, leaving: Leaving, tmp_path: Path) -> None:
+def test_superchip_a_full_disk_is_an_error_and_no_marker(trainer: Trainer, leaving: Preemption, tmp_path: Path) -> None:
     trainer.state["global_step"], trainer.full = 8, True
     leaving.signals.asked_with = signal.SIGTERM
-    with pytest.raises(LeaveError, match="No space left on device"):
+    with pytest.raises(PreemptionError, match="No space left on device"):
         leaving.leave_if_asked()
     assert not (tmp_path / MARKER).exists()
 
 
 def test_superchip_the_next_start_takes_the_marker_away_and_finds_its_place(
-    trainer: Trainer, leaving: Leaving, tmp_path: Path
+    trainer: Trainer, leaving: Preemption, tmp_path: Path
 ) -> None:
     checkpoint = Path(trainer.checkpoint_state_save(str(tmp_path)))
     (tmp_path / MARKER).write_text("{}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simpletuner.gh200.rank_check import Told, differences
+from simpletuner.gh200.rank_check import RankReport, differences
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(600)]
 REPO = Path(__file__).resolve().parents[2]
@@ -83,8 +83,8 @@ except GH200Error as error:
 """
 
 
-def told(rank: int, missing: tuple[str, ...] = (), **changes: str) -> Told:
-    return Told(rank, f"node{rank}", {**CONFIG, **changes}, missing)
+def told(rank: int, missing: tuple[str, ...] = (), **changes: str) -> RankReport:
+    return RankReport(rank, f"node{rank}", {**CONFIG, **changes}, missing)
 
 
 def test_superchip_ranks_that_were_told_the_same_go_on() -> None:

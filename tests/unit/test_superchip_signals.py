@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from simpletuner.gh200.preemption.marker import MARKER, keep_place, mark, place_in, unmark
-from simpletuner.gh200.preemption.signals import EXIT_CODE, SAME_WARNING_SECONDS, LeaveError, Signals
+from simpletuner.gh200.preemption.signals import EXIT_CODE, SAME_WARNING_SECONDS, PreemptionError, Signals
 
 pytestmark = pytest.mark.unit
 REPO = Path(__file__).resolve().parents[2]
@@ -108,14 +108,14 @@ def test_superchip_what_listened_before_is_put_back() -> None:
 
 def test_superchip_upstreams_own_use_of_the_signal_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMPLETUNER_FAULTHANDLER_DIR", "dumps")
-    with pytest.raises(LeaveError, match="unset SIMPLETUNER_FAULTHANDLER_DIR"):
+    with pytest.raises(PreemptionError, match="unset SIMPLETUNER_FAULTHANDLER_DIR"):
         Signals().listen()
 
 
 def test_superchip_somebody_elses_handler_is_a_refusal() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
-        with pytest.raises(LeaveError, match="listens for SIGUSR1 itself"):
+        with pytest.raises(PreemptionError, match="listens for SIGUSR1 itself"):
             Signals().listen()
     finally:
         signal.signal(signal.SIGUSR1, before)

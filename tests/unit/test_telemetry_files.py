@@ -15,7 +15,7 @@ from gh200_lab.pages import telemetry as telemetry_docs
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.telemetry.files import append, last_lines, path_of
 from simpletuner.gh200.telemetry.reader import NoTelemetry, read_folder
-from simpletuner.gh200.telemetry.record import Record, Window
+from simpletuner.gh200.telemetry.record import Record, WindowMetrics
 
 pytestmark = pytest.mark.unit
 NOW = time.time()
@@ -35,7 +35,9 @@ def write(folder: Path, *records: Record) -> None:
 
 
 def test_telemetry_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    written = record(window=Window(accumulation_steps=2, effective_batch_size=8, schedule=[(0, 4), (3, 8)]), step=3)
+    written = record(
+        window=WindowMetrics(accumulation_steps=2, effective_batch_size=8, schedule=[(0, 4), (3, 8)]), step=3
+    )
     write(tmp_path, written)
     assert read_folder(tmp_path).first.latest == written
     assert read_folder(tmp_path).first.schedule == [(0, 4), (3, 8)]

@@ -391,13 +391,13 @@ def test_unified_run_private_folder_is_said_and_removed(tmp_path: Path, caplog: 
 def test_unified_run_private_folder_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     code = (
         "import os, sys; from gh200_lab.memory_run import begin_memory_run;"
-        "from simpletuner.gh200.backends.tensors.directories import PrivateFolder;"
+        "from simpletuner.gh200.backends.tensors.directories import PrivateDirectory;"
         "from simpletuner.gh200.config.cache_options import CacheOptions;"
-        "begin_memory_run(CacheOptions(cache_dir=sys.argv[1])).part(PrivateFolder); os.kill(os.getpid(), 9)"
+        "begin_memory_run(CacheOptions(cache_dir=sys.argv[1])).part(PrivateDirectory); os.kill(os.getpid(), 9)"
     )
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", code, tmp_path], env=os.environ | {"PYTHONPATH": str(root)}, check=False)
     (left,) = tmp_path.iterdir()
     run = begin_memory_run(unified(cache_dir=str(tmp_path), persistent=False))
-    mine = run.part(cache_dirs.PrivateFolder).path
+    mine = run.part(cache_dirs.PrivateDirectory).path
     assert not left.exists() and mine.exists()

@@ -17,18 +17,18 @@ from simpletuner.gh200.telemetry.files import append, path_of
 from simpletuner.gh200.telemetry.page import page
 from simpletuner.gh200.telemetry.reader import read_folder
 from simpletuner.gh200.telemetry.record import (
-    Caches,
-    Copies,
+    CacheMetrics,
+    CopyMetrics,
     Cost,
-    Dataset,
-    Hbm,
-    Host,
-    Managed,
-    Noise,
-    Preload,
+    DatasetMetrics,
+    HbmMetrics,
+    HostMetrics,
+    ManagedMetrics,
+    NoiseMetrics,
+    PreloadMetrics,
     Record,
     Seconds,
-    Window,
+    WindowMetrics,
 )
 from tests.terminal import in_terminal
 
@@ -52,18 +52,18 @@ def record(rank: int = 0, ranks: int = 2, **changes: Any) -> Record:
         "kind": "interval", "run": f"run{rank}", "rank": rank, "ranks": ranks, "host": "here", "pid": 7, "began": now - 700,
         "time": now, "interval": 10.0, "step": 12, "total_steps": 24, "epoch": 1, "loss": 0.25,
         "seconds": Seconds(micro_batches=20, data=2.0, compute=38.0, other=1.0),
-        "window": Window(accumulation_steps=2, effective_batch_size=16, schedule=[(0, 4), (8, 16), (20, 32)]),
-        "noise": Noise(scale=40.0, low=30.0, high=55.0),
-        "hbm": Hbm(device=rank, name="GH200", used_bytes=60 * GB, free_bytes=36 * GB, total_bytes=96 * GB, allocated_bytes=50 * GB),
-        "managed": Managed(bytes=9 * GB, kinds={"caches": 9 * GB}, prefers={"cpu": 6 * GB, "gpu": 3 * GB}, limit_bytes=90 * GB),
-        "host_memory": Host(resident_bytes=5 * GB, shared_bytes=2 * GB, available_bytes=300 * GB),
-        "datasets": {"photos": Dataset(bytes=2 * GB, files=1000)},
-        "caches": Caches(
+        "window": WindowMetrics(accumulation_steps=2, effective_batch_size=16, schedule=[(0, 4), (8, 16), (20, 32)]),
+        "noise": NoiseMetrics(scale=40.0, low=30.0, high=55.0),
+        "hbm": HbmMetrics(device=rank, name="GH200", used_bytes=60 * GB, free_bytes=36 * GB, total_bytes=96 * GB, allocated_bytes=50 * GB),
+        "managed": ManagedMetrics(bytes=9 * GB, kinds={"caches": 9 * GB}, prefers={"cpu": 6 * GB, "gpu": 3 * GB}, limit_bytes=90 * GB),
+        "host_memory": HostMetrics(resident_bytes=5 * GB, shared_bytes=2 * GB, available_bytes=300 * GB),
+        "datasets": {"photos": DatasetMetrics(bytes=2 * GB, files=1000)},
+        "caches": CacheMetrics(
             entries=500, hits=900, misses=500, misses_in_training=3, waited_seconds=1.5, filled_bytes=8 * GB,
-            arena_bytes=9 * GB, managed=True, preload=Preload(entries=497, offered=500, bytes=8 * GB, finished=False),
+            arena_bytes=9 * GB, managed=True, preload=PreloadMetrics(entries=497, offered=500, bytes=8 * GB, finished=False),
         ),
         "hints": {"cache_prefetch": {"applied": 20, "resident": 900}},
-        "copies": Copies(count=20, bytes=GB),
+        "copies": CopyMetrics(count=20, bytes=GB),
         "cost": Cost(cpu_seconds=0.4, wall_seconds=700, percent=0.06),
     }  # fmt: skip
     return Record(**facts | changes)

@@ -17,7 +17,7 @@ from starlette.datastructures import FormData
 from simpletuner.gh200.config.keys import BLOCK_KEYS, is_ours
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.telemetry.files import append, path_of
-from simpletuner.gh200.telemetry.record import Record, Window
+from simpletuner.gh200.telemetry.record import Record, WindowMetrics
 from simpletuner.gh200.web.blocks import BrokenBlock, given_in, is_training_config, kept_of, parsed, settled, written
 from simpletuner.gh200.web.fields import register
 from simpletuner.gh200.web.live import live
@@ -183,7 +183,7 @@ def test_web_ui_a_save_that_fails_leaves_the_config_as_it_was(tmp_path: Path) ->
     real.chmod(0o600)
     link.symlink_to(real)
     store = Files(link)
-    ConfigFiles(store).take_over(store)
+    ConfigFiles(store).install(store)
     with pytest.raises(TypeError):
         store.save_trainer_config("mine", {"a": 1, "b": object()}, overwrite=True)
     assert real.read_text() == "old"
@@ -199,7 +199,7 @@ def test_web_ui_a_save_that_fails_leaves_the_config_as_it_was(tmp_path: Path) ->
 
 def test_web_ui_save_stays_in_the_folder_of_configs(tmp_path: Path) -> None:
     store = Files(tmp_path / "configs" / "config.json")
-    ConfigFiles(store).take_over(store)
+    ConfigFiles(store).install(store)
     for refused in (store.save_config, store.save_trainer_config):
         with pytest.raises(HTTPException, match="out of the folder"):
             refused("../x", {"a": 1})
@@ -226,7 +226,7 @@ def test_web_ui_in_memory_datasets_are_local_to_the_page() -> None:
     bare, other = {"id": "b", "type": "in_memory"}, {"id": "o", "type": "aws"}
     saved: list[Any] = []
     plan = SimpleNamespace(load=lambda: ([entry, bare, other], "disk", None), save=saved.extend)
-    DatasetPlan().take_over(plan)
+    DatasetPlan().install(plan)
     shown, _, _ = plan.load()
     assert shown == [{**entry, "type": "local"}, {"id": "b", "type": "local", "in_memory": {}}, other]
     plan.save([*shown, {"id": "l", "type": "local"}])
@@ -248,7 +248,7 @@ def test_web_ui_live_tells_the_run_and_the_ramp(tmp_path: Path) -> None:
     assert before["planned"][0] == (0, 1) and before["planned"][-1][1] == 4 and "no telemetry" in before["nothing"]
     record = Record(
         kind="interval", run="r", rank=0, ranks=1, host="h", pid=1, began=1.0, time=2.0, interval=10, step=3,
-        window=Window(accumulation_steps=2, effective_batch_size=2, schedule=[(0, 1), (3, 2)]),
+        window=WindowMetrics(accumulation_steps=2, effective_batch_size=2, schedule=[(0, 1), (3, 2)]),
     )  # fmt: skip
     append(path_of(tmp_path, 0), record.line())
     told = live(config, {})

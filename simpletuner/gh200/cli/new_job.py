@@ -14,12 +14,12 @@ from pathlib import Path
 
 from ..config.blocks import loaded_values
 from ..diagnostic.gpu import read_gpus
-from ..diagnostic.machine import Machine as Host
+from ..diagnostic.machine import Machine
 from ..errors import GH200Error
-from ..memory.limits import memory_limits, spoken_size
+from ..memory.limits import format_size, memory_limits
 from ..new_job.captions import with_captions
-from ..new_job.decisions import Job, Machine, Wishes, choose
-from ..new_job.images import Folder, look_at
+from ..new_job.decisions import Job, JobOptions, TargetMachine, choose
+from ..new_job.images import ImageDirectory, look_at
 from ..new_job.model import choose_model
 from ..new_job.write import JOBS, NameTaken, free_name, needs_links, write_job
 from ..preflight.check import preflight
@@ -96,7 +96,9 @@ def _make(options: argparse.Namespace) -> int:
     _refuse(options, folder, machine)
     while True:
         name = free_name(root, options.name, options.folder)
-        wishes = Wishes(name, **{key: getattr(options, key) for key in Wishes.__dataclass_fields__ if key != "name"})
+        wishes = JobOptions(
+            name, **{key: getattr(options, key) for key in JobOptions.__dataclass_fields__ if key != "name"}
+        )
         data = root / JOBS / name / "images" if why_links else Path(os.path.abspath(folder.root))
         job = choose(folder, data, model, machine, wishes, root)
         links = {picture: folder.captions.get(picture, "") for picture in folder.usable} if why_links else None
@@ -111,7 +113,7 @@ def _make(options: argparse.Namespace) -> int:
         return _check(path, job, root, wishes, machine.gpu_bytes)
 
 
-def _refuse(options: argparse.Namespace, folder: Folder, machine: Machine) -> None:
+def _refuse(options: argparse.Namespace, folder: ImageDirectory, machine: TargetMachine) -> None:
     if folder.unread and not any(folder.captions.values()) and not options.caption:
         raise GH200Error(
             "No caption can be read.",
@@ -142,7 +144,7 @@ def _placed(model: str | None) -> str | None:
     return os.path.abspath(os.path.expanduser(model)) if model and Path(model).expanduser().exists() else model
 
 
-def _captioned(folder: Folder, caption: str | None) -> tuple[Folder, list[str]]:
+def _captioned(folder: ImageDirectory, caption: str | None) -> tuple[ImageDirectory, list[str]]:
     """Pictures without a caption among captioned ones get --caption, or are left out by name."""
     without = folder.uncaptioned
     if not without or not any(folder.captions.values()):
@@ -153,10 +155,10 @@ def _captioned(folder: Folder, caption: str | None) -> tuple[Folder, list[str]]:
     return replace(folder, sizes=sizes), without
 
 
-def _machine(upstream: Upstream) -> Machine:
+def _machine(upstream: Upstream) -> TargetMachine:
     known = upstream.keys.get("report_to", {}).get("choices") or ()
-    gpus = read_gpus(Host())
-    return Machine(
+    gpus = read_gpus(Machine())
+    return TargetMachine(
         (gpus.usable or len(gpus.devices)) if gpus.least_memory else 0,
         gpus.least_memory,
         min(limit.bytes for limit in memory_limits()),
@@ -165,9 +167,9 @@ def _machine(upstream: Upstream) -> Machine:
     )
 
 
-def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
+def _say(folder: ImageDirectory, job: Job, why_links: str, left: list[str]) -> None:
     captions = sum(bool(text) for name, text in folder.captions.items() if name in folder.sizes)
-    print(f"{many(len(folder.sizes), 'picture')}, {many(captions, 'caption')}, {spoken_size(folder.bytes)}")
+    print(f"{many(len(folder.sizes), 'picture')}, {many(captions, 'caption')}, {format_size(folder.bytes)}")
     for name, why in sorted(folder.unusable.items()):
         print(f"  left out: {name} {why}")
     for name in left:
@@ -178,7 +180,7 @@ def _say(folder: Folder, job: Job, why_links: str, left: list[str]) -> None:
         print(f"  {what:<11}{why}")
 
 
-def _check(path: Path, job: Job, root: Path, wishes: Wishes, gpu_bytes: int) -> int:
+def _check(path: Path, job: Job, root: Path, wishes: JobOptions, gpu_bytes: int) -> int:
     os.chdir(root)
     shown = path.relative_to(root)
     report = preflight(shown, loaded_values(job.config), wishes.processes, gpu=lambda: gpu_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..memory.limits import Group, Limit, control_groups, memory_limits
+from ..memory.limits import Cgroup, Limit, control_groups, memory_limits
 from ..memory.numa import listed, memory_of
 from .machine import Machine, found_in
 
@@ -39,7 +39,7 @@ class Host:
     memory_available_bytes: int
     gpu_nodes_total_bytes: int
     gpu_nodes_free_bytes: int
-    groups: tuple[Group, ...]
+    groups: tuple[Cgroup, ...]
     rooms: tuple[Limit, ...]
     memlock_bytes: int | None
     shm_total_bytes: int | None

@@ -14,7 +14,7 @@ from .pages import aligned, extent
 _GROWTH = 2 << 20
 
 
-class PinningRefused(RuntimeError):
+class PinningFailed(RuntimeError):
     """The machine gives no pinned memory; the tensors are as they were."""
 
 
@@ -83,7 +83,7 @@ class OneCopy:
             try:
                 self._buffer = torch.empty(-(-size // _GROWTH) * _GROWTH, dtype=torch.uint8, pin_memory=True)
             except RuntimeError as error:
-                raise PinningRefused(f"{size} bytes of pinned memory are refused: {error}") from error
+                raise PinningFailed(f"{size} bytes of pinned memory are refused: {error}") from error
         return self._buffer[:size]
 
     def _sent(self, pinned: torch.Tensor) -> torch.Tensor:

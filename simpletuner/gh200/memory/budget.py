@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .limits import GB, Limit, memory_limits, spoken_size
+from .limits import GB, Limit, format_size, memory_limits
 from .shared_counters import lasting_cells
 
 # What a budget shares with the native code that takes of it: the bound; bytes that pools have; bytes they were ever
@@ -36,14 +36,14 @@ class ManagedBudget:
         return self.tightest
 
     def over_limit(self, in_use: int) -> str:
-        return f"{self.name}: {spoken_size(self.limit)}, {spoken_size(in_use)} of it in use"
+        return f"{self.name}: {format_size(self.limit)}, {format_size(in_use)} of it in use"
 
     def over_room(self, left: int) -> str:
-        return f"{self.tightest.name}: {spoken_size(left)}"
+        return f"{self.tightest.name}: {format_size(left)}"
 
 
 def managed_budget(hbm: int, ratio: float, limit_gb: float | None) -> ManagedBudget:
-    bounds = {f"uvm_oversubscription_ratio {ratio:g} x {spoken_size(hbm)} of GPU memory": int(hbm * ratio)}
+    bounds = {f"uvm_oversubscription_ratio {ratio:g} x {format_size(hbm)} of GPU memory": int(hbm * ratio)}
     if limit_gb is not None:
         bounds["managed_memory_limit_gb"] = int(limit_gb * GB)
     name = min(bounds, key=lambda bound: bounds[bound])

@@ -32,7 +32,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Group:
+class Cgroup:
     """A memory limit of a control group above this process; reclaimable is file cache that counts as used."""
 
     name: str
@@ -83,7 +83,7 @@ def memory_limits(
     return sorted(limits, key=lambda limit: limit.bytes)
 
 
-def spoken_size(number: float) -> str:
+def format_size(number: float) -> str:
     """In the unit a reader would choose."""
     for unit in ("bytes", "KB", "MB"):
         if number < 1000:
@@ -102,8 +102,8 @@ def over_limit(dataset: str, need: int, limit: Limit, *, estimated: bool, compre
     if not compressed:
         helps.append("in_memory.compression helps with uncompressed files (not with JPEG, PNG, MP4)")
     return OverMemoryLimit(
-        f'The dataset "{dataset}" needs {"about " if estimated else ""}{spoken_size(need)} of RAM, '
-        f"{spoken_size(limit.bytes)} may be used.",
+        f'The dataset "{dataset}" needs {"about " if estimated else ""}{format_size(need)} of RAM, '
+        f"{format_size(limit.bytes)} may be used.",
         where=f'dataset "{dataset}", type in_memory',
         why=f"the tightest limit is: {limit.name}",
         fix="; ".join(helps),
@@ -117,7 +117,7 @@ def _cpu_memory(proc: Path, nodes: Path, field: str, node_field: str) -> int:
     return max(0, int(fields[field].split()[0]) * 1024 - on_gpus)
 
 
-def control_groups(proc: Path, root: Path) -> Iterator[Group]:
+def control_groups(proc: Path, root: Path) -> Iterator[Cgroup]:
     """Those above this process that have a limit, innermost first."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
@@ -130,7 +130,7 @@ def control_groups(proc: Path, root: Path) -> Iterator[Group]:
             yield from _up_the_tree(root, path, version)
 
 
-def _up_the_tree(root: Path, path: str, version: _Version) -> Iterator[Group]:
+def _up_the_tree(root: Path, path: str, version: _Version) -> Iterator[Cgroup]:
     """A group is bound by all above it. Inside a container the path may be the host's: then only the root exists."""
     mount = root / version.mount
     parts = [part for part in path.split("/") if part and part != ".."]
@@ -139,7 +139,7 @@ def _up_the_tree(root: Path, path: str, version: _Version) -> Iterator[Group]:
         maximum, current = _number(folder / version.maximum), _number(folder / version.current)
         if maximum is not None and current is not None and maximum < _UNLIMITED:
             reclaimable = _reclaimable(folder / "memory.stat", version.reclaimable)
-            yield Group("/" + "/".join(parts[:depth]), maximum, current, reclaimable)
+            yield Cgroup("/" + "/".join(parts[:depth]), maximum, current, reclaimable)
 
 
 def _number(path: Path) -> int | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GH200Error
-from .images import CAPTION, Folder
+from .images import CAPTION, ImageDirectory
 
 _FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_path", "path", "key", "name", "id")
 _CAPTION_COLUMNS = ("caption", "text", "prompt", "description", "captions")
@@ -20,7 +20,7 @@ _BESIDE = (CAPTION, ".caption")
 _TABLES = ("metadata.jsonl", "metadata.csv")
 
 
-def with_captions(folder: Folder) -> tuple[Folder, str]:
+def with_captions(folder: ImageDirectory) -> tuple[ImageDirectory, str]:
     """The folder with its captions, and where they are if upstream would not find them beside the pictures."""
     folder, kinds = _beside(folder)
     elsewhere = f"{' and '.join(kinds)} files" if kinds else ""
@@ -45,7 +45,7 @@ def with_captions(folder: Folder) -> tuple[Folder, str]:
     return replace(folder, captions={**found, **{k: v for k, v in folder.captions.items() if v}}), table
 
 
-def _beside(folder: Folder) -> tuple[Folder, list[str]]:
+def _beside(folder: ImageDirectory) -> tuple[ImageDirectory, list[str]]:
     """With the captions in files of a picture's name, why others cannot be read, and suffixes upstream does not read."""
     there = {(stem, suffix.lower()): name for name in folder.names for stem, suffix in [os.path.splitext(name)]}
     captions: dict[str, str] = {}

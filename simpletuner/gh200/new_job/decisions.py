@@ -10,7 +10,7 @@ from typing import Any
 
 from ..memory.limits import GB
 from ..preflight.buckets import rules_of
-from .images import Folder
+from .images import ImageDirectory
 from .model import Model
 from .plan import Buckets, buckets_for, resolution_for, steps_for, window_for
 from .write import free_id
@@ -22,7 +22,7 @@ _SEED = 42
 
 
 @dataclass(frozen=True)
-class Machine:
+class TargetMachine:
     """What a job is sized to."""
 
     gpus: int
@@ -33,7 +33,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class JobOptions:
     """What was given on the command line; None is a choice of ours."""
 
     name: str
@@ -55,7 +55,9 @@ class Job:
     said: dict[str, str]
 
 
-def choose(folder: Folder, data: Path, model: Model, machine: Machine, wishes: Wishes, root: Path) -> Job:
+def choose(
+    folder: ImageDirectory, data: Path, model: Model, machine: TargetMachine, wishes: JobOptions, root: Path
+) -> Job:
     """`data` is where training reads the pictures: the folder itself, or one of links to what can be used."""
     sizes = list(folder.sizes.values())
     edge, edge_why = resolution_for(sizes, model.edge)
@@ -91,7 +93,7 @@ def _shown(counts: Mapping[str, int]) -> str:
     return first + (f" and {len(counts) - 8} more" if len(counts) > 8 else "")
 
 
-def _batch_words(batch_size: int, window: int, buckets: Buckets, wishes: Wishes) -> str:
+def _batch_words(batch_size: int, window: int, buckets: Buckets, wishes: JobOptions) -> str:
     smallest = min(buckets.counts.values())
     return (
         f"{batch_size} a micro-batch x {wishes.processes} process{'es' if wishes.processes > 1 else ''}, up to {window} "
@@ -100,7 +102,7 @@ def _batch_words(batch_size: int, window: int, buckets: Buckets, wishes: Wishes)
     )
 
 
-def _memory_words(config: Mapping[str, Any], machine: Machine) -> str:
+def _memory_words(config: Mapping[str, Any], machine: TargetMachine) -> str:
     staged = config["datasets"][0]["type"] == "in_memory"
     limit = config["datasets"][0].get("in_memory", {}).get("memory_limit_gb")
     held = f"pictures held in RAM (at most {limit} GB)" if staged else "pictures read from disk"
@@ -108,7 +110,7 @@ def _memory_words(config: Mapping[str, Any], machine: Machine) -> str:
 
 
 def _base(
-    model: Model, machine: Machine, wishes: Wishes, resolution: int, batch_size: int, steps: int, root: Path
+    model: Model, machine: TargetMachine, wishes: JobOptions, resolution: int, batch_size: int, steps: int, root: Path
 ) -> dict[str, Any]:
     gpu = machine.gpu_bytes > 0
     every = wishes.checkpoint_every or max(1, min(500, steps // 4))
@@ -151,7 +153,13 @@ def _base(
 
 
 def _datasets(
-    folder: Folder, data: Path, machine: Machine, wishes: Wishes, resolution: int, buckets: Buckets, root: Path
+    folder: ImageDirectory,
+    data: Path,
+    machine: TargetMachine,
+    wishes: JobOptions,
+    resolution: int,
+    buckets: Buckets,
+    root: Path,
 ) -> list[dict[str, Any]]:
     limit = max(1, -(-int(folder.bytes * 1.25) // GB))
     staged = folder.bytes * 2 < machine.room // 2
@@ -184,7 +192,7 @@ def _datasets(
     return [images, text]
 
 
-def _ours(machine: Machine, unit: int, window: int, steps: int) -> dict[str, Any]:
+def _ours(machine: TargetMachine, unit: int, window: int, steps: int) -> dict[str, Any]:
     """Caches in memory, and a ramp where there is anything to ramp."""
     found: dict[str, Any] = {
         "cache_config": {
@@ -206,7 +214,9 @@ def _ours(machine: Machine, unit: int, window: int, steps: int) -> dict[str, Any
     return found
 
 
-def _validation(config: dict[str, Any], folder: Folder, machine: Machine, wishes: Wishes, resolution: int) -> None:
+def _validation(
+    config: dict[str, Any], folder: ImageDirectory, machine: TargetMachine, wishes: JobOptions, resolution: int
+) -> None:
     first = next((folder.captions[name] for name in folder.usable if folder.captions.get(name)), "")
     prompt = wishes.prompt or first.splitlines()[0][:_LONGEST_PROMPT] if (wishes.prompt or first) else ""
     config |= {

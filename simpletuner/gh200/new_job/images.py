@@ -22,7 +22,7 @@ _FOREIGN = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", 
 
 
 @dataclass(frozen=True)
-class Folder:
+class ImageDirectory:
     """Names are relative to the folder. `unusable` says why for each picture left out, `unread` for each caption."""
 
     root: Path
@@ -42,7 +42,7 @@ class Folder:
         return [name for name in self.usable if not self.captions.get(name, "").strip()]
 
 
-def look_at(root: Path) -> Folder:
+def look_at(root: Path) -> ImageDirectory:
     """Every file below the folder, as upstream will walk it; one clear error where there is nothing to train on."""
     if not root.is_dir():
         there = "is a file" if root.exists() else "does not exist"
@@ -78,7 +78,7 @@ def look_at(root: Path) -> Folder:
             fix="name a folder with JPEG, PNG or WebP files",
         )
     size = sum(file.size for file in listing.files)
-    return Folder(root, tuple(names), sizes, unusable=unusable, bytes=size)
+    return ImageDirectory(root, tuple(names), sizes, unusable=unusable, bytes=size)
 
 
 def _refused(name: str, suffix: str, suffixes: Collection[str]) -> str:

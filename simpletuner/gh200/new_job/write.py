@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import GH200Error
 from ..preflight.samples import record_path
-from .images import CAPTION, Folder
+from .images import CAPTION, ImageDirectory
 
 JOBS = "jobs"
 SCHEMA = "docs/gh200_config.schema.json"
@@ -56,7 +56,7 @@ def _numbered(name: str) -> Iterator[str]:
     yield from (f"{name}-{number}" for number in itertools.count(2))
 
 
-def needs_links(folder: Folder, captions_from: str) -> str:
+def needs_links(folder: ImageDirectory, captions_from: str) -> str:
     """Why training cannot read the folder itself, or nothing."""
     if folder.unusable:
         return f"{len(folder.unusable)} files cannot be used"
@@ -70,7 +70,7 @@ def needs_links(folder: Folder, captions_from: str) -> str:
 
 
 def write_job(
-    root: Path, name: str, config: Mapping[str, Any], links: Mapping[str, str] | None, folder: Folder
+    root: Path, name: str, config: Mapping[str, Any], links: Mapping[str, str] | None, folder: ImageDirectory
 ) -> Path:
     """`links` has a caption for every picture to be linked; the job appears under its name in one step."""
     place = root / JOBS / name
@@ -99,7 +99,7 @@ def write_job(
     return place / "config.json"
 
 
-def _link(target: Path, folder: Folder, captions: Mapping[str, str]) -> None:
+def _link(target: Path, folder: ImageDirectory, captions: Mapping[str, str]) -> None:
     source = Path(os.path.abspath(folder.root))
     for name, caption in captions.items():
         link = target / name

@@ -7,7 +7,7 @@ from collections import Counter
 
 from ..memory.budget import ManagedBudget
 from ..memory.driver import Driver
-from ..memory.limits import spoken_size
+from ..memory.limits import format_size
 from ..memory.shared_counters import Cells
 from .native_callbacks import (
     ADVISE,
@@ -36,7 +36,7 @@ _CALLS = {
 }
 
 
-class Notes:
+class AllocatorEvents:
     """Of one kind of memory. Read by one thread at a time; native code may write meanwhile."""
 
     def __init__(self, kind: str, cells: Cells, driver: Driver, budget: ManagedBudget) -> None:
@@ -58,7 +58,7 @@ class Notes:
             self._read[note] = count
             if first:
                 so = "; torch reports that it is out of memory" if words.startswith("refused") else ""
-                logger.warning("GH200 managed memory: %s for %s %s%s", spoken_size(size), self._kind, words, so)
+                logger.warning("GH200 managed memory: %s for %s %s%s", format_size(size), self._kind, words, so)
 
     def _outcome(self, note: int) -> str:
         return {ADVISE: "has no advice", FREE: "is not freed", POP: "leaves a context behind"}.get(note, "refused")

@@ -9,7 +9,7 @@ from typing import Any
 from ..memory.budget import ManagedBudget
 from ..memory.driver import HOST, Driver, Place
 from ..memory.shared_counters import lasting_cells
-from .allocator_events import Notes
+from .allocator_events import AllocatorEvents
 from .native_callbacks import BYTES, CELLS, CONTEXT, MAPPED_FOR, ON_GPU, PEAK, PREFERS, ROW, ROWS, TABLE, callbacks
 
 
@@ -36,7 +36,7 @@ class Blocks:
         self._cells[ON_GPU] = kind.on_gpu
         self._cells[PREFERS] = gpu if kind.on_gpu else driver.packed(HOST)
         self._cells[MAPPED_FOR] = 0 if kind.on_gpu else gpu
-        self._notes, self._turn = Notes(kind.name, self._cells, driver, budget), threading.Lock()
+        self._notes, self._turn = AllocatorEvents(kind.name, self._cells, driver, budget), threading.Lock()
         self.addresses = callbacks(driver, int(self._cells.ctypes.data), budget.address)
 
     @property

@@ -15,11 +15,11 @@ from ..errors import GH200Error
 from ..memory.budget import ManagedBudget, managed_budget
 from ..memory.driver import CudaError, DeviceAttribute, Driver, load_driver
 from ..memory.hints import cuda_device
-from ..memory.limits import spoken_size
+from ..memory.limits import format_size
 from ..memory.residency import places
 from ..runtime import MANAGED, MANAGED_MEMORY, Run
 from .blocks import Blocks, Kind
-from .overrides import GradientMoments, TrainerMoments
+from .overrides import GradientPoolHooks, OffloadTrainerOverrides
 from .rejections import refuse
 from .torch_api import ALLOCATOR_VARIABLES, asks_patched_allocator
 from .torch_pool import TorchPool, check_compiler, check_torch
@@ -43,7 +43,7 @@ class ManagedMemory:
     def __init__(self, driver: Driver, device: int, budget: ManagedBudget) -> None:
         self._driver, self._device, self.budget = driver, device, budget
         self._pools: dict[str, TorchPool] = {}
-        self._gradients: GradientMoments | None = None
+        self._gradients: GradientPoolHooks | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="gh200-managed-memory", daemon=True)
         self._thread.start()
@@ -62,7 +62,7 @@ class ManagedMemory:
         pool = self._pools.get("gradients")
         if pool is None:
             return
-        self._gradients = self._gradients or GradientMoments(pool)
+        self._gradients = self._gradients or GradientPoolHooks(pool)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._gradients.watch(parameter)
@@ -93,10 +93,10 @@ class ManagedMemory:
 
     def close(self) -> None:
         said = ", ".join(
-            f"{pool.blocks.kind.name} {spoken_size(pool.blocks.peak)} ({pool.blocks.kind.place})"
+            f"{pool.blocks.kind.name} {format_size(pool.blocks.peak)} ({pool.blocks.kind.place})"
             for pool in self._pools.values()
         )
-        logger.info("GH200 managed memory at its peak: %s; bound %s", said, spoken_size(self.budget.limit))
+        logger.info("GH200 managed memory at its peak: %s; bound %s", said, format_size(self.budget.limit))
         for pool in self._pools.values():
             pool.close()
         self._ended.set()
@@ -133,7 +133,7 @@ def begin(trainer: Any, run: Run) -> None:
             memory.add(name, KINDS[name])
         if "optimizer" in asked.managed_memory_targets:
             memory.add("scratch", SCRATCH)
-        TrainerMoments(trainer, memory)
+        OffloadTrainerOverrides(trainer, memory)
         # The weights are copied into those that are there; what is made anew is the optimizer's.
         run.resuming = partial(memory.of, "optimizer")
     run.at_end(memory.close)
@@ -144,7 +144,7 @@ def begin(trainer: Any, run: Run) -> None:
 
 def _described(mode: str, memory: ManagedMemory) -> str:
     kinds = "; ".join(f"{name}: {report['place']}" for name, report in memory.report()["kinds"].items())
-    return f'"{mode}", stock torch {torch.__version__}; {kinds}; at most {spoken_size(memory.budget.limit)} ({memory.budget.name})'
+    return f'"{mode}", stock torch {torch.__version__}; {kinds}; at most {format_size(memory.budget.limit)} ({memory.budget.name})'
 
 
 def _patched_torch() -> bool:

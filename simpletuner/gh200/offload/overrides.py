@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..overrides import StandIn, instead
+from ..overrides import Overrides, override
 from .torch_pool import TorchPool
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 FEATURE = "managed memory"
 
 
-class TrainerMoments(StandIn):
+class OffloadTrainerOverrides(Overrides):
     """Where the Trainer makes weights, EMA and optimizer state."""
 
     upstream_class, feature = "Trainer", FEATURE
@@ -21,14 +21,14 @@ class TrainerMoments(StandIn):
     def __init__(self, trainer: Any, memory: ManagedMemory) -> None:
         super().__init__()
         self.trainer, self.memory = trainer, memory
-        self.take_over(trainer)
+        self.install(trainer)
 
-    @instead
+    @override
     def move_models(self, *args: Any, **kwargs: Any) -> Any:
         with self.memory.of("weights"):
             return self.upstream.move_models(*args, **kwargs)
 
-    @instead
+    @override
     def init_prepare_models(self, *args: Any, **kwargs: Any) -> Any:
         # What is still on the CPU is moved here. The buckets of several ranks begin here too, but after the first step
         # torch makes them anew, in plain memory.
@@ -36,17 +36,17 @@ class TrainerMoments(StandIn):
             result = self.upstream.init_prepare_models(*args, **kwargs)
         for optimizer in (self.trainer.optimizer, getattr(self.trainer, "sidecar_optimizer", None)):
             if optimizer is not None:
-                OptimizerMoments(optimizer, self.memory)
+                OffloadOptimizerOverrides(optimizer, self.memory)
                 self.memory.keep_gradients(optimizer)
         return result
 
-    @instead
+    @override
     def init_ema_model(self, *args: Any, **kwargs: Any) -> Any:
         with self.memory.of("ema"):
             return self.upstream.init_ema_model(*args, **kwargs)
 
 
-class OptimizerMoments(StandIn):
+class OffloadOptimizerOverrides(Overrides):
     """An optimizer makes its state at its first step, and scratch memory at every one."""
 
     upstream_class, feature = "Optimizer", FEATURE
@@ -54,9 +54,9 @@ class OptimizerMoments(StandIn):
     def __init__(self, optimizer: Any, memory: ManagedMemory) -> None:
         super().__init__()
         self.optimizer, self.memory = optimizer, memory
-        self.take_over(optimizer)
+        self.install(optimizer)
 
-    @instead
+    @override
     def step(self, *args: Any, **kwargs: Any) -> Any:
         with self.memory.of("optimizer" if self._has_more_to_make() else "scratch"):
             return self.upstream.step(*args, **kwargs)
@@ -71,7 +71,7 @@ class OptimizerMoments(StandIn):
         )
 
 
-class GradientMoments:
+class GradientPoolHooks:
     """Backward makes a gradient in its own thread and memory; as soon as it is whole it moves into the pool."""
 
     def __init__(self, pool: TorchPool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import GH200Error
 
 
-class ManagedMemoryRefused(GH200Error):
+class ManagedMemoryRejected(GH200Error):
     """The run asks for managed memory together with something it was never shown to be exact with."""
 
 
@@ -45,7 +45,7 @@ def refuse(trainer: Any) -> None:
     }
     found = [f"{key}: {why}" for key, why in REFUSED.items() if not_a_switch.get(key, config.get(key))]
     if found:
-        raise ManagedMemoryRefused(
+        raise ManagedMemoryRejected(
             "gh200_optimizations.managed_memory is refused in this run.",
             why="it was never shown to give the same bits together with:\n" + "\n".join(found),
             fix="turn that off (managed memory makes most of it needless), or set managed_memory to off",

@@ -13,10 +13,10 @@ import numpy
 import torch
 from accelerate.utils import gather
 
-from ..overrides import StandIn, instead
+from ..overrides import Overrides, override
 from ..runtime import LEAVE, Run, current
 from .marker import keep_place, mark, place_in, unmark
-from .signals import EXIT_CODE, LeaveError, Signals
+from .signals import EXIT_CODE, PreemptionError, Signals
 
 logger = logging.getLogger("gh200.leave")
 
@@ -43,11 +43,11 @@ class RandomStates:
             torch.cuda.set_rng_state_all(self.of_cuda)
 
 
-class Leaving(StandIn):
+class Preemption(Overrides):
     """Listens from the beginning of a run; notes what its Trainer saves once there is an Accelerator."""
 
     upstream_class = "Trainer"
-    feature, refusal = "checkpoint_on_signal", LeaveError
+    feature, refusal = "checkpoint_on_signal", PreemptionError
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Leaving(StandIn):
 
     def join(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.take_over(trainer)
+        self.install(trainer)
         accelerator = trainer.accelerator
         accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._load)
@@ -78,7 +78,7 @@ class Leaving(StandIn):
     def _load(self, models: Any, input_dir: str) -> None:
         self.resumed_at = place_in(Path(input_dir))
 
-    @instead
+    @override
     def checkpoint_state_save(self, *args: Any, **kwargs: Any) -> Any:
         path = self.upstream.checkpoint_state_save(*args, **kwargs)
         self.saved = int(self.trainer.state["global_step"]), str(path)
@@ -127,7 +127,7 @@ class Leaving(StandIn):
             save, epoch = self.trainer._run_standard_checkpoint, self.trainer.state["current_epoch"]
             return str(save(webhook_message=f"{name} at step {step}", parent_loss=None, epoch=epoch))
         except Exception as error:
-            raise LeaveError(
+            raise PreemptionError(
                 f"{name} asked for a checkpoint, and it could not be written.",
                 where=str(self.trainer.config.output_dir),
                 why=f"{type(error).__name__}: {error}",
@@ -137,9 +137,9 @@ class Leaving(StandIn):
             handle.remove()
 
 
-def _leaving() -> Leaving | None:
+def _leaving() -> Preemption | None:
     run = current()
-    return run.part(Leaving) if run is not None and run.settings.optimizations.checkpoint_on_signal else None
+    return run.part(Preemption) if run is not None and run.settings.optimizations.checkpoint_on_signal else None
 
 
 def begin(run: Run) -> None:

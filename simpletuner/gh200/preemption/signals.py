@@ -19,7 +19,7 @@ SAME_WARNING_SECONDS = 1.0
 _UPSTREAMS_DUMP = "SIMPLETUNER_FAULTHANDLER_DIR"
 
 
-class LeaveError(GH200Error):
+class PreemptionError(GH200Error):
     """The run cannot leave on a signal the way it was asked to."""
 
 
@@ -68,20 +68,20 @@ class Signals:
 
 def _refuse_where_unheard() -> None:
     if threading.current_thread() is not threading.main_thread():
-        raise LeaveError(
+        raise PreemptionError(
             "gh200_optimizations.checkpoint_on_signal is refused in this run.",
             why="the Trainer was not made in the main thread, and Python tells no other thread of a signal",
             fix="start the run with train.py or simpletuner train, or turn the key off",
         )
     if os.environ.get(_UPSTREAMS_DUMP):
-        raise LeaveError(
+        raise PreemptionError(
             f"gh200_optimizations.checkpoint_on_signal is refused while {_UPSTREAMS_DUMP} is set.",
             why="upstream then writes where every thread is whenever SIGUSR1 comes; both cannot have that signal",
             fix=f"unset {_UPSTREAMS_DUMP}, or turn the key off",
         )
     taken = [number.name for number in ASKING if callable(signal.getsignal(number))]
     if taken:
-        raise LeaveError(
+        raise PreemptionError(
             "gh200_optimizations.checkpoint_on_signal is refused in this run.",
             why=f"the program around it listens for {' and '.join(taken)} itself",
             fix="start the run with train.py or simpletuner train, or turn the key off",

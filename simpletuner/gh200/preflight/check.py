@@ -19,7 +19,7 @@ from .report import Report, many, some
 from .samples import Samples, samples_of
 from .settings_check import judge_config, judge_ramp
 from .upstream_keys import Upstream, upstream_record, with_examples
-from .window_check import Window, largest_window, pruned, window_problems
+from .window_check import WindowBound, largest_window, pruned, window_problems
 
 
 def preflight(
@@ -90,7 +90,7 @@ def _staging(report: Report, facts: Config) -> None:
     report.facts["ram"] = {"datasets": need, "room": room}
 
 
-def _buckets(report: Report, found: list[Samples], window: Window, config: Mapping[str, Any]) -> None:
+def _buckets(report: Report, found: list[Samples], window: WindowBound, config: Mapping[str, Any]) -> None:
     report.facts["datasets"] = [asdict(item) | {"per_epoch": item.per_epoch} for item in found]
     report.facts["largest_window"] = asdict(window)
     for item in found:

@@ -15,7 +15,7 @@ from .config import existing_part, gb
 from .keys import number, truth
 from .model import Weights
 from .report import Kind
-from .window_check import Window
+from .window_check import WindowBound
 
 _HALF, _WHOLE = 2, 4
 _BITS = re.compile(r"(?:int|fp|nf)(\d+)")
@@ -101,7 +101,7 @@ def _is_set(value: object) -> bool:
     return str(value).strip().lower() not in _UNSET
 
 
-def length_of(config: Mapping[str, Any], ramp: GH200GradientRamp | None, window: Window, per_epoch: int) -> Length:
+def length_of(config: Mapping[str, Any], ramp: GH200GradientRamp | None, window: WindowBound, per_epoch: int) -> Length:
     steps = number(config.get("max_train_steps"))
     unit = window.batch_size * window.processes
     if steps:

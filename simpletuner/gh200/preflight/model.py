@@ -24,7 +24,7 @@ _ADAPTED = ("to_q.weight", "to_k.weight", "to_v.weight", "to_out.0.weight")
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightSource:
     """`where` is "folder", "file", "hub cache", "hub" or "missing"."""
 
     name: str
@@ -40,22 +40,22 @@ class Source:
         return f"{self.name} ({words.get(self.where, self.where)})"
 
 
-def find(name: str, environ: Mapping[str, str]) -> Source:
+def find(name: str, environ: Mapping[str, str]) -> WeightSource:
     """A name with one slash may be a folder or a repository of the hub; a folder that exists wins, as it does upstream."""
     path = Path(name).expanduser()
     if path.exists():
-        return Source(name, "folder" if path.is_dir() else "file")
+        return WeightSource(name, "folder" if path.is_dir() else "file")
     parts = name.split("/")
     a_repository = (
         len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "~") and not name.endswith(".safetensors")
     )
     if not a_repository or parts[0] in _LOCAL_NAMES or Path(parts[0]).is_dir():
-        return Source(name, "missing")
+        return WeightSource(name, "missing")
     home = environ.get("HF_HOME") or os.path.join(
         environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
     )
     cache = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{parts[0]}--{parts[1]}" / "snapshots"
-    return Source(name, "hub cache" if cache.is_dir() and any(cache.iterdir()) else "hub")
+    return WeightSource(name, "hub cache" if cache.is_dir() and any(cache.iterdir()) else "hub")
 
 
 def model_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None:

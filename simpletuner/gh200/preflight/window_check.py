@@ -15,7 +15,7 @@ RAMP_BLOCK = "gh200_optimizations"
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowBound:
     """The largest window of a run, and the key that makes it so large."""
 
     batch_size: int
@@ -27,21 +27,21 @@ class Window:
         return (batch_size or self.batch_size) * self.processes * self.accumulation
 
 
-def largest_window(ramp: GH200GradientRamp | None, sizes: tuple[int, int], processes: int) -> Window:
+def largest_window(ramp: GH200GradientRamp | None, sizes: tuple[int, int], processes: int) -> WindowBound:
     batch_size, accumulation = sizes
     key = "gradient_accumulation_steps"
     if ramp is None:
-        return Window(batch_size, processes, accumulation, key)
+        return WindowBound(batch_size, processes, accumulation, key)
     if ramp.table:
         key = f"{RAMP_BLOCK}.batch_rampup_table"
     elif ramp.initial > ramp.target:
         key = f"{RAMP_BLOCK}.initial_effective_batch_size"
     elif ramp.target_effective_batch_size is not None:
         key = f"{RAMP_BLOCK}.target_effective_batch_size"
-    return Window(batch_size, processes, ramp.largest, key)
+    return WindowBound(batch_size, processes, ramp.largest, key)
 
 
-def window_problems(samples: Samples, window: Window, config: Mapping[str, Any]) -> Iterator[Problem]:
+def window_problems(samples: Samples, window: WindowBound, config: Mapping[str, Any]) -> Iterator[Problem]:
     """The bucket that cannot fill the window, the formula, and the fix by the operator's own keys."""
     batch_size, need = samples.batch_size or window.batch_size, window.samples(samples.batch_size)
     repeated = samples.repeats + 1
@@ -66,7 +66,7 @@ def window_problems(samples: Samples, window: Window, config: Mapping[str, Any])
     )
 
 
-def pruned(samples: Samples, window: Window, config: Mapping[str, Any]) -> dict[str, int]:
+def pruned(samples: Samples, window: WindowBound, config: Mapping[str, Any]) -> dict[str, int]:
     """Buckets upstream throws away whole because they do not fill one micro-batch."""
     size = samples.batch_size or window.batch_size
     if not prunes(config):

@@ -17,9 +17,9 @@ from .lr import FOLLOWING, follow_windows
 from .noise import SmoothedNoise
 from .noise_meter import NoiseMeter
 from .noise_schedule import Growth, growth
-from .overrides import EpochCounts, TrainerAnswers, answer_validation
+from .overrides import EpochCounts, RampTrainerOverrides, answer_validation
 from .rejections import refuse_where_inexact, refuse_where_unmeasured
-from .resume import ResumeWatch
+from .resume import RampResumeOverrides
 from .schedule import MEASURED, GH200GradientRamp, RampError
 from .windows import SAMPLES
 
@@ -169,7 +169,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     """
     asked = settings.optimizations if settings else None
     accept_changes = bool(asked and asked.accept_changed_ramp)
-    watch = ResumeWatch(trainer, accept_changes=accept_changes, asked=asked is not None)
+    watch = RampResumeOverrides(trainer, accept_changes=accept_changes, asked=asked is not None)
     meter = _meter(trainer) if asked is not None and asked.measure_gradient_noise_scale else None
     if asked is None or not asked.enable_batch_size_rampup:
         watch.begin(None)
@@ -186,7 +186,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     control.meter = meter
     trainer._gh200_ramp = control
     watch.begin(control)
-    TrainerAnswers(control).take_over(trainer)
+    RampTrainerOverrides(control).install(trainer)
     each_step(trainer.accelerator, lambda values: {**values, **control.tracker_values()})
     # Upstream scales the learning rate next, from this very value.
     control.set_accumulation(ramp.accumulation_steps(0) if control.lr_scaling == "initial" else ramp.target)

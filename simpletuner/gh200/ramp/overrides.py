@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..overrides import StandIn, instead
+from ..overrides import Overrides, override
 from .messages import FEATURE
 from .schedule import MEASURED, RampError
 
@@ -63,7 +63,7 @@ class EpochCounts:
         StateTracker.set_epoch_step(self.step_in_epoch(int(self.trainer.state["current_epoch"]), step))
 
 
-class TrainerAnswers(StandIn):
+class RampTrainerOverrides(Overrides):
     """Everything in the Trainer that turns batches into steps, or splits buckets by the accumulation steps."""
 
     upstream_class = "Trainer"
@@ -76,11 +76,11 @@ class TrainerAnswers(StandIn):
         self.asked: tuple[int, float] | None = None
         self.told = False
 
-    @instead
+    @override
     def init_data_backend(self, *args: Any, **kwargs: Any) -> Any:
         return self._with_largest_window(self.upstream.init_data_backend, *args, **kwargs)
 
-    @instead
+    @override
     def _recalculate_training_steps(self) -> None:
         config = self.trainer.config
         # Upstream fills in the one that was left out, and calls this again later.
@@ -105,19 +105,19 @@ class TrainerAnswers(StandIn):
             self.trainer.config.max_train_steps,
         )
 
-    @instead
+    @override
     def _epoch_rollover(self, epoch: int) -> None:
         self.trainer.config.num_update_steps_per_epoch = self.counts.steps_in(epoch)
         self._with_largest_window(self.upstream._epoch_rollover, epoch)
 
-    @instead
+    @override
     def _train_initial_msg(self) -> None:
         self.control.set_accumulation(self.control.ramp.accumulation_steps(self.trainer.state["global_step"]))
         self.upstream._train_initial_msg()
         if self.trainer.accelerator.is_main_process:
             _announce(self.control)
 
-    @instead
+    @override
     def get_steps_per_epoch_for_epoch(self, epoch: int) -> int:
         return self.counts.steps_in(epoch)
 
@@ -131,7 +131,7 @@ class TrainerAnswers(StandIn):
             self.control.set_accumulation(before)
 
 
-class ValidationAnswers(StandIn):
+class RampValidationOverrides(Overrides):
     """When a step validation is due, and where in its epoch the run is."""
 
     upstream_class = "Validation"
@@ -141,19 +141,19 @@ class ValidationAnswers(StandIn):
         super().__init__()
         self.trainer, self.counts = control.trainer, control.counts
 
-    @instead
+    @override
     def should_perform_intermediary_validation(self, step: int, *args: Any, **kwargs: Any) -> Any:
         # Upstream only asks whether `step` is a multiple of the window: 0 always is, 1 is where every step is.
         closed = self.trainer.accelerator.sync_gradients
         return self.upstream.should_perform_intermediary_validation(0 if closed else 1, *args, **kwargs)
 
-    @instead
+    @override
     def _epoch_relative_step(self, steps_per_epoch: int) -> int:
         state = self.trainer.state
         return self.counts.step_in_epoch(int(state["current_epoch"]), int(state["global_step"]))
 
 
-class EvaluationAnswers(StandIn):
+class RampEvaluationOverrides(Overrides):
     """How far the run is, in epochs."""
 
     upstream_class = "Evaluation"
@@ -163,7 +163,7 @@ class EvaluationAnswers(StandIn):
         super().__init__()
         self.counts = control.counts
 
-    @instead
+    @override
     def _epoch_progress(self, training_state: Mapping[str, Any], steps_per_epoch: float) -> float:
         epoch = int(training_state.get("current_epoch") or 1)
         done = self.counts.step_in_epoch(epoch, int(training_state.get("global_step", 0)))
@@ -174,9 +174,9 @@ def answer_validation(control: RampControl) -> None:
     """Validation and evaluation are made after the ramp, so this happens when the first window opens."""
     validation, evaluation = (getattr(control.trainer, name, None) for name in ("validation", "evaluation"))
     if validation is not None:
-        ValidationAnswers(control).take_over(validation)
+        RampValidationOverrides(control).install(validation)
     if evaluation is not None:
-        EvaluationAnswers(control).take_over(evaluation)
+        RampEvaluationOverrides(control).install(evaluation)
 
 
 def _announce(control: RampControl) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import write_whole
-from ..overrides import StandIn, instead
+from ..overrides import Overrides, override
 from ..runtime import current
 from .checkpoints import complete_before, say_what_comes_last
 from .messages import FEATURE
@@ -25,7 +25,7 @@ logger = logging.getLogger("gh200.ramp")
 RECORD = "gh200_ramp.json"
 
 
-class ResumeWatch(StandIn):
+class RampResumeOverrides(Overrides):
     """Writes `gh200_ramp.json` beside a checkpoint's other files and compares it when one is loaded."""
 
     upstream_class = "Trainer"
@@ -46,7 +46,7 @@ class ResumeWatch(StandIn):
         if control is not None or self.asked:
             accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._load)
-        self.take_over(self.trainer)
+        self.install(self.trainer)
 
     def _save(self, models: Any, weights: Any, output_dir: str) -> None:
         control, accelerator = self.control, self.trainer.accelerator
@@ -86,7 +86,7 @@ class ResumeWatch(StandIn):
             # Caption samplers compare this with what it was when the checkpoint was made.
             self.control.set_accumulation(self.record["gradient_accumulation_steps"])
 
-    @instead
+    @override
     def checkpoint_state_latest(self, output_dir: str) -> str | None:
         """Upstream takes the newest folder by its name, also one that a kill left half written."""
         latest: str | None = self.upstream.checkpoint_state_latest(output_dir)
@@ -100,7 +100,7 @@ class ResumeWatch(StandIn):
             logger.warning("GH200: resuming from %s.", found or "no checkpoint: the run starts anew")
         return found
 
-    @instead
+    @override
     def init_resume_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
         run = current()
         with run.resuming() if run is not None else nullcontext():

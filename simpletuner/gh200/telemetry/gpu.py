@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..memory.driver import Driver, load_driver
-from .record import Hbm
+from .record import HbmMetrics
 
 _FROM_TORCH = {
     "allocated_bytes": "allocated_bytes.all.current",
@@ -28,12 +28,12 @@ class GpuMemory:
             told = torch.cuda.memory_stats(self._device)
             self._of_torch = {name: told.get(key, 0) for name, key in _FROM_TORCH.items()}
 
-    def read(self) -> Hbm | None:
+    def read(self) -> HbmMetrics | None:
         driver = load_driver()
         if not isinstance(driver, Driver):
             return None
         free, total = driver.memory_info(self._device)
-        return Hbm(
+        return HbmMetrics(
             device=self._device,
             name=driver.device_name(self._device),
             used_bytes=total - free,

@@ -15,10 +15,10 @@ from ..trackers import PREFIX, each_step
 from .files import path_of
 from .gpu import GpuMemory
 from .loop_clock import LoopClock
-from .record import Cost, Kind, Noise, Record, Window
+from .record import Cost, Kind, NoiseMetrics, Record, WindowMetrics
 from .recorder import Recorder
 from .sources import host_memory, parts
-from .tracker_config import PlainSettings
+from .tracker_config import TrackerConfig
 from .tracker_values import tracker_values
 
 # How long a step may wait for its record: reading takes milliseconds, unless a driver hangs.
@@ -55,7 +55,7 @@ class RunTelemetry:
         self._joined: Record | None = None
         # First of all, so that it sees what the ramp adds to each step's entry.
         each_step(accelerator, self._step)
-        PlainSettings(accelerator)
+        TrackerConfig(accelerator)
 
     def start(self) -> None:
         """Once nothing can refuse the run any more."""
@@ -121,7 +121,7 @@ class RunTelemetry:
             problems=dict(self._problems),
         )
 
-    def _told[Told](self, what: str, read: Callable[[], Told]) -> Told | None:
+    def _told[RankReport](self, what: str, read: Callable[[], RankReport]) -> RankReport | None:
         """Each source alone, so that one that fails takes no other along."""
         try:
             return read()
@@ -133,20 +133,20 @@ class RunTelemetry:
         value = self._logged.get(name)
         return None if value is None else float(value)
 
-    def _window(self) -> Window:
+    def _window(self) -> WindowMetrics:
         config, ranks = self._trainer.config, self._facts["ranks"]
         steps = int(config.gradient_accumulation_steps or 1)
         size = int(config.train_batch_size) * ranks * steps
         ramp = self._trainer.gh200_ramp_scheduler
         schedule = _thinned(ramp.outline()) if ramp is not None else None
-        return Window(accumulation_steps=steps, effective_batch_size=size, schedule=schedule)
+        return WindowMetrics(accumulation_steps=steps, effective_batch_size=size, schedule=schedule)
 
-    def _noise(self) -> Noise | None:
+    def _noise(self) -> NoiseMetrics | None:
         name = f"{PREFIX}gradient_noise_scale"
         scale = self._number(name)
         if scale is None:
             return None
-        return Noise(scale=scale, low=self._number(f"{name}_low"), high=self._number(f"{name}_high"))
+        return NoiseMetrics(scale=scale, low=self._number(f"{name}_low"), high=self._number(f"{name}_high"))
 
 
 def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -10,13 +10,13 @@ FORMAT = 1
 Kind = Literal["start", "interval", "first", "last", "end"]
 
 
-class Part(BaseModel):
+class MetricsPart(BaseModel):
     """Frozen; what a newer release adds is passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Window(Part):
+class WindowMetrics(MetricsPart):
     """The accumulation window."""
 
     accumulation_steps: int = Field(description="micro-batches of one rank in an optimizer step")
@@ -26,7 +26,7 @@ class Window(Part):
     )
 
 
-class Noise(Part):
+class NoiseMetrics(MetricsPart):
     """The gradient noise scale, where it is measured."""
 
     scale: float = Field(description="samples")
@@ -34,7 +34,7 @@ class Noise(Part):
     high: float | None = Field(None, description="samples; upper end")
 
 
-class Seconds(Part):
+class Seconds(MetricsPart):
     """Where the time of the training loop went, since training began; by the CPU's clock, nobody waits for the GPU."""
 
     micro_batches: int = Field(0, description="counted since training began")
@@ -45,7 +45,7 @@ class Seconds(Part):
     other: float = Field(0.0, description="seconds of the rest: validation, checkpoints between epochs, other ranks")
 
 
-class Hbm(Part):
+class HbmMetrics(MetricsPart):
     """The memory of this rank's GPU."""
 
     device: int = Field(description="as this process numbers it")
@@ -62,8 +62,8 @@ class Hbm(Part):
     peak_allocated_bytes: int | None = Field(None, description="bytes, the most there were")
 
 
-class Managed(Part):
-    """Managed memory: what caches and torch's pools have, and where it is as far as the driver tells."""
+class ManagedMetrics(MetricsPart):
+    """ManagedMetrics memory: what caches and torch's pools have, and where it is as far as the driver tells."""
 
     bytes: int = Field(0, description="bytes of all managed blocks of this process")
     kinds: dict[str, int] = Field({}, description="bytes by what they are for")
@@ -74,7 +74,7 @@ class Managed(Part):
     limit_bytes: int | None = Field(None, description="bytes caches and pools may have together")
 
 
-class Host(Part):
+class HostMetrics(MetricsPart):
     """This process in the CPU's memory."""
 
     resident_bytes: int = Field(description="bytes in RAM, all kinds")
@@ -82,14 +82,14 @@ class Host(Part):
     available_bytes: int | None = Field(None, description="bytes the tightest limit leaves, headroom taken off")
 
 
-class Dataset(Part):
+class DatasetMetrics(MetricsPart):
     """A dataset in RAM."""
 
     bytes: int = Field(description="bytes in RAM, one copy per machine")
     files: int = Field(description="files held")
 
 
-class Preload(Part):
+class PreloadMetrics(MetricsPart):
     """Cache entries read ahead."""
 
     entries: int = Field(description="entries read so far")
@@ -98,7 +98,7 @@ class Preload(Part):
     finished: bool = Field(description="whether nothing is left to read")
 
 
-class Caches(Part):
+class CacheMetrics(MetricsPart):
     """The unified-memory caches of this rank."""
 
     entries: int = Field(description="entries held")
@@ -110,17 +110,17 @@ class Caches(Part):
     arena_bytes: int = Field(description="bytes of the blocks they lie in")
     limit_bytes: int | None = Field(None, description="bytes they may have")
     managed: bool = Field(description="whether they are in managed memory; else plain RAM")
-    preload: Preload | None = None
+    preload: PreloadMetrics | None = None
 
 
-class Copies(Part):
+class CopyMetrics(MetricsPart):
     """Over NVLink-C2C: what was moved to the GPU ahead of the kernels that read it."""
 
     count: int = Field(description="calls")
     bytes: int = Field(description="bytes, whole pages")
 
 
-class Cost(Part):
+class Cost(MetricsPart):
     """What telemetry itself took."""
 
     cpu_seconds: float = Field(description="CPU seconds of its thread")
@@ -129,7 +129,7 @@ class Cost(Part):
     lost: int = Field(0, description="records that could not be written")
 
 
-class Record(Part):
+class Record(MetricsPart):
     """Everything one rank knows at one moment; counters run from the start of the run."""
 
     format: int = Field(FORMAT, description="of the record; a larger one has keys this release does not know")
@@ -147,15 +147,15 @@ class Record(Part):
     epoch: int | None = Field(None, description="as upstream counts it")
     loss: float | None = Field(None, description="of the last optimizer step")
     seconds: Seconds = Seconds()
-    window: Window | None = None
-    noise: Noise | None = None
-    hbm: Hbm | None = None
-    managed: Managed | None = None
-    host_memory: Host | None = None
-    datasets: dict[str, Dataset] = Field({}, description="datasets in RAM, by id")
-    caches: Caches | None = None
+    window: WindowMetrics | None = None
+    noise: NoiseMetrics | None = None
+    hbm: HbmMetrics | None = None
+    managed: ManagedMetrics | None = None
+    host_memory: HostMetrics | None = None
+    datasets: dict[str, DatasetMetrics] = Field({}, description="datasets in RAM, by id")
+    caches: CacheMetrics | None = None
     hints: dict[str, dict[str, int]] = Field({}, description="memory hints: how often each ended how")
-    copies: Copies | None = None
+    copies: CopyMetrics | None = None
     more: dict[str, Any] = Field({}, description="what features measured besides, by title")
     cost: Cost | None = None
     problems: dict[str, str] = Field({}, description="what could not be read or written, and why")

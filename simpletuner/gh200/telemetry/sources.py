@@ -9,7 +9,7 @@ from typing import Any
 from ..memory.limits import memory_limits
 from ..memory.process import process_memory
 from ..runtime import MANAGED_MEMORY, STAGED, UNIFIED_MEMORY
-from .record import Caches, Copies, Dataset, Host, Managed
+from .record import CacheMetrics, CopyMetrics, DatasetMetrics, HostMetrics, ManagedMetrics
 
 Reports = Mapping[str, dict[str, Any]]
 _CACHES = "caches"
@@ -23,7 +23,7 @@ def parts(told: Reports) -> dict[str, Any]:
     caches = unified.get(_CACHES) or {}
     return {
         "datasets": {
-            title.removeprefix(STAGED): Dataset(bytes=values["bytes in RAM"], files=values["files"])
+            title.removeprefix(STAGED): DatasetMetrics(bytes=values["bytes in RAM"], files=values["files"])
             for title, values in told.items()
             if title.startswith(STAGED)
         },
@@ -35,14 +35,16 @@ def parts(told: Reports) -> dict[str, Any]:
     }
 
 
-def _copies(moved: Mapping[str, int], caches: Mapping[str, Any]) -> Copies | None:
+def _copies(moved: Mapping[str, int], caches: Mapping[str, Any]) -> CopyMetrics | None:
     """Pages that were moved, and batches that went in one copy."""
     count = moved.get("moves", 0) + caches.get("batches_in_one_copy", 0)
-    return Copies(count=count, bytes=moved.get("moved_bytes", 0) + caches.get("bytes_copied", 0)) if count else None
+    return (
+        CopyMetrics(count=count, bytes=moved.get("moved_bytes", 0) + caches.get("bytes_copied", 0)) if count else None
+    )
 
 
-def _caches(told: Mapping[str, Any]) -> Caches:
-    return Caches(
+def _caches(told: Mapping[str, Any]) -> CacheMetrics:
+    return CacheMetrics(
         **told,
         misses=told["disk_reads"],
         misses_in_training=told["disk_reads_in_training"],
@@ -50,7 +52,7 @@ def _caches(told: Mapping[str, Any]) -> Caches:
     )
 
 
-def _managed(caches: Mapping[str, Any], pools: Mapping[str, Any]) -> Managed | None:
+def _managed(caches: Mapping[str, Any], pools: Mapping[str, Any]) -> ManagedMetrics | None:
     kinds = {name: kind["bytes"] for name, kind in pools.get("kinds", {}).items()}
     if caches.get("managed"):
         kinds["caches"] = caches["arena_bytes"]
@@ -61,7 +63,7 @@ def _managed(caches: Mapping[str, Any], pools: Mapping[str, Any]) -> Managed | N
         for question, found in (told.get("places") or {}).items():
             sides[question].update({side.removesuffix("_bytes"): size for side, size in found.items()})
     limit = pools.get("limit_bytes", caches.get("limit_bytes"))
-    return Managed(bytes=sum(kinds.values()), kinds=kinds, limit_bytes=limit, **sides)
+    return ManagedMetrics(bytes=sum(kinds.values()), kinds=kinds, limit_bytes=limit, **sides)
 
 
 def _more(told: Reports, caches: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +73,6 @@ def _more(told: Reports, caches: Mapping[str, Any]) -> dict[str, Any]:
     return more | ({_CACHES: rest} if rest else {})
 
 
-def host_memory() -> Host:
+def host_memory() -> HostMetrics:
     own = process_memory()
-    return Host(resident_bytes=own.resident, shared_bytes=own.shared, available_bytes=memory_limits()[0].bytes)
+    return HostMetrics(resident_bytes=own.resident, shared_bytes=own.shared, available_bytes=memory_limits()[0].bytes)

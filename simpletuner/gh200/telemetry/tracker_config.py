@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..overrides import StandIn, instead
+from ..overrides import Overrides, override
 
 _TENSORBOARD = "tensorboard"
 
 
-class PlainSettings(StandIn):
+class TrackerConfig(Overrides):
     """Upstream keeps a table among its settings (the batches of each epoch), and tensorboard ends the run over it."""
 
     upstream_class, feature = "Accelerator", "telemetry"
@@ -19,9 +19,9 @@ class PlainSettings(StandIn):
         super().__init__()
         names = [str(getattr(one, "value", one)) for one in getattr(accelerator, "log_with", None) or ()]
         if _TENSORBOARD in names:
-            self.take_over(accelerator)
+            self.install(accelerator)
 
-    @instead
+    @override
     def init_trackers(self, project_name: str, config: dict[str, Any] | None = None, *args: Any, **kwargs: Any) -> Any:
         return self.upstream.init_trackers(project_name, _plain(config), *args, **kwargs)
 

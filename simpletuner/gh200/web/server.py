@@ -17,7 +17,7 @@ from ..config.blocks import loaded_values
 from ..config.dataset_file import IN_MEMORY
 from ..errors import GH200Error
 from ..files import write_whole
-from ..overrides import StandIn, instead
+from ..overrides import Overrides, override
 from ..preflight.check import preflight
 from ..preflight.startup import asked_for
 from .blocks import is_training_config, written
@@ -39,7 +39,7 @@ _UNFINISHED = ".saving"
 def extend_server(environment: Any, router: Any) -> None:
     """Once, when the routes of the page are made and before the server has any."""
     training: Any = import_module("simpletuner.simpletuner_sdk.server.routes.training")
-    Forms().take_over(training.training_service)
+    Forms().install(training.training_service)
     _guard_saves(training)
     extend_page(environment)
     # As they are: what is added by upstream's own router lies below its /web.
@@ -76,17 +76,17 @@ def _guard_saves(training: Any) -> None:
     found[0].dependencies.append(Depends(guard))
 
 
-class Forms(StandIn):
+class Forms(Overrides):
     """A form of the page as a config, and what is wrong with it; the one module that does both."""
 
     upstream_class = "training_service"
     feature = "the web UI"
 
-    @instead
+    @override
     def build_config_bundle(self, form_data: Any) -> Any:
         return completed_bundle(self.upstream.build_config_bundle(form_data), form_data)
 
-    @instead
+    @override
     def validate_training_config(self, store: Any, complete_config: Any, *args: Any, **options: Any) -> Any:
         result = self.upstream.validate_training_config(store, complete_config, *args, **options)
         return judged(result, store, complete_config)
@@ -106,7 +106,7 @@ def judged(result: Any, store: Any, config: Any) -> Any:
     return result
 
 
-class ConfigFiles(StandIn):
+class ConfigFiles(Overrides):
     """The configs of one directory: names stay in it, blocks are never text, inline datasets make no dataset file."""
 
     upstream_class = "ConfigStore"
@@ -116,12 +116,12 @@ class ConfigFiles(StandIn):
         super().__init__()
         self.store = store
 
-    @instead
+    @override
     def save_config(self, name: str, config: Any, *args: Any, **options: Any) -> Any:
         self._check_name(name)
         return self.upstream.save_config(name, readable(config), *args, **options)
 
-    @instead
+    @override
     def save_trainer_config(self, name: str, config: Any, overwrite: bool = False) -> None:
         self._check_name(name)
         path = Path(os.path.realpath(self.store._get_config_path(name)))
@@ -138,7 +138,7 @@ class ConfigFiles(StandIn):
         finally:
             part.unlink(missing_ok=True)
 
-    @instead
+    @override
     def list_configs(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = self.upstream.list_configs()
         if self.store.config_type == "dataloader":
@@ -166,18 +166,18 @@ class ConfigFiles(StandIn):
             check_inside(self.store, Path(self.store._get_config_path(name)))
 
 
-class DatasetPlan(StandIn):
+class DatasetPlan(Overrides):
     """A dataset in RAM is a local one to the page, which drops the directory of all others; its block marks it."""
 
     upstream_class = "DatasetPlanStore"
     feature = "datasets in RAM on the page of datasets"
 
-    @instead
+    @override
     def load(self) -> tuple[list[Any], str, str | None]:
         datasets, source, updated = self.upstream.load()
         return [shown(entry) for entry in datasets], source, updated
 
-    @instead
+    @override
     def save(self, datasets: list[Any]) -> Any:
         return self.upstream.save([kept(entry) for entry in datasets])
 

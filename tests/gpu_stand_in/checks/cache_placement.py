@@ -21,7 +21,7 @@ from simpletuner.gh200.backends.tensors.placement import Placement  # noqa: E402
 from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.config.sources import read_settings  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
-from simpletuner.gh200.memory.batch_copy import OneCopy, PinningRefused  # noqa: E402
+from simpletuner.gh200.memory.batch_copy import OneCopy, PinningFailed  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.memory.transfer_paths import WAYS, Timed, Timing, Way, time_ways  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
@@ -170,7 +170,7 @@ def check_pinned_memory_that_is_refused_is_said() -> None:
         try:
             mover.move([torch.ones(8)])
             raise AssertionError("there is no such memory")
-        except PinningRefused as error:
+        except PinningFailed as error:
             assert "out of memory" in str(error)
     assert mover.move([torch.ones(8)])[0].sum().item() == 8
     mover.close()

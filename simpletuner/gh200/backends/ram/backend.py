@@ -14,7 +14,7 @@ from simpletuner.helpers.training import audio_file_extensions, video_file_exten
 from ...config.dataset_file import in_memory_options
 from ...errors import GH200Error, stop
 from .arena import SharedArena
-from .directory import StagedFolder, listed
+from .directory import StagedDirectory, listed
 from .invalidation import forget_changed, forget_path
 from .media_paths import StagedPath, from_disk, staged_path
 from .registry import staged
@@ -40,7 +40,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
     ) -> None:
         super().__init__(accelerator=accelerator, id=id, compress_cache=compress_cache)
         self.options = in_memory_options(options)
-        self._folder: StagedFolder | None = None
+        self._folder: StagedDirectory | None = None
         self._new_files = NewFiles()
         if instance_data_dir is not None:
             self._folder = self._staged_or_attached(os.path.abspath(instance_data_dir))
@@ -49,7 +49,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
             if known.others_write:
                 self.compare_before_reads()
 
-    def _staged_or_attached(self, root: str) -> StagedFolder | None:
+    def _staged_or_attached(self, root: str) -> StagedDirectory | None:
         real = os.path.realpath(root)
         arena = shared_arena(
             str(self.id), real, self.options.compression, lambda: stage(str(self.id), real, self.options)
@@ -59,7 +59,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         # Also where it was staged before, for another backend: the files may have changed since.
         if arena.is_owned:
             self._report_changes(arena)
-        return StagedFolder(arena, root)
+        return StagedDirectory(arena, root)
 
     @property
     def _arena(self) -> SharedArena | None:

@@ -9,7 +9,7 @@ from .arena import SharedArena
 from .listing import is_rewritten
 
 
-class StagedFolder:
+class StagedDirectory:
     def __init__(self, arena: SharedArena, root: str) -> None:
         self.arena = arena
         self._prefixes = tuple({spelled.rstrip("/") + "/": None for spelled in (root, arena.root)})

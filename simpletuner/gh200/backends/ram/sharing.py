@@ -23,7 +23,7 @@ from torch import distributed
 from torch.distributed.distributed_c10d import _get_default_store
 
 from ...errors import GH200Error, printable
-from ...memory.limits import spoken_size
+from ...memory.limits import format_size
 from ...runtime import STAGED, current
 from .arena import Handle, SharedArena, attach
 
@@ -63,7 +63,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-class Group:
+class RankGroup:
     """The ranks of one process group that run on this machine; the lowest of them is the owner."""
 
     def __init__(self, store: Any, rank: int, local_ranks: int) -> None:
@@ -168,7 +168,7 @@ def _attached(dataset: str, handle: Handle) -> SharedArena | None:
         logger.warning("(id=%s) Attaching to the RAM of process %s failed (%s): reading from disk.", *reason)
         return None
     files, size = arena.files, arena.header["bytes"]
-    shown = (dataset, handle.pid, files, spoken_size(size))
+    shown = (dataset, handle.pid, files, format_size(size))
     logger.info("(id=%s) Attached to the dataset in RAM of process %s: %d files, %s.", *shown)
     if (run := current()) is not None:
         values = {"files": files, "bytes": size, "bytes in RAM": sum(arena.segment_sizes)}
@@ -177,7 +177,7 @@ def _attached(dataset: str, handle: Handle) -> SharedArena | None:
 
 
 _held: weakref.WeakValueDictionary[tuple[str, str | None], SharedArena] = weakref.WeakValueDictionary()
-_group: Group | None = None
+_group: RankGroup | None = None
 
 
 def shared_arena(dataset: str, root: str, codec: str | None, stage: Stage) -> SharedArena | None:
@@ -189,12 +189,12 @@ def shared_arena(dataset: str, root: str, codec: str | None, stage: Stage) -> Sh
     return arena
 
 
-def _process_group() -> Group | None:
+def _process_group() -> RankGroup | None:
     global _group
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
         return None
     store = _get_default_store()
     if _group is None or _group.store is not store:
         ranks = distributed.get_world_size()
-        _group = Group(store, distributed.get_rank(), int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
+        _group = RankGroup(store, distributed.get_rank(), int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
     return _group

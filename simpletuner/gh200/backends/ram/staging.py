@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from ...errors import GH200Error, printable
-from ...memory.limits import Limit, memory_limits, over_limit, spoken_size
+from ...memory.limits import Limit, format_size, memory_limits, over_limit
 from ...memory.numa import keep_to_cpu_memory
 from ...runtime import STAGED, current
 from .arena import SharedArena, create_arena
@@ -49,7 +49,7 @@ class StagingFailed(GH200Error):
 
 
 @dataclass
-class Job:
+class CopyJob:
     """One staging run, shared by its threads. A slot of `rows` stays None where the file is read from disk."""
 
     dataset: str
@@ -78,7 +78,7 @@ class Job:
 class Worker:
     """A thread and the segment it appends to; with many threads, some share one and read ahead while they wait."""
 
-    def __init__(self, job: Job, segment: MemorySegment, shares: bool) -> None:
+    def __init__(self, job: CopyJob, segment: MemorySegment, shares: bool) -> None:
         self.job, self.segment, self.shares = job, segment, shares
 
     def run(self) -> None:
@@ -141,7 +141,7 @@ def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory) -> Sha
     limit = check_limits(dataset, listing, options, codec)
     rows: list[Row | None] = [None] * len(listing.files)
     budget = StagingBudget(limit, lambda: memory_limits()[0])
-    job = Job(dataset, listing, options, codec, budget, rows, iter(range(len(rows))), list(listing.problems))
+    job = CopyJob(dataset, listing, options, codec, budget, rows, iter(range(len(rows))), list(listing.problems))
     count = min(options.workers, len(listing.files))
     segments = [MemorySegment(number) for number in range(min(count, _MOST_SEGMENTS))]
     workers = [Worker(job, segments[number % len(segments)], count > len(segments)) for number in range(count)]
@@ -169,7 +169,7 @@ def check_limits(dataset: str, listing: Listing, options: InMemory, codec: Codec
     return limit
 
 
-def _run(job: Job, workers: list[Worker]) -> None:
+def _run(job: CopyJob, workers: list[Worker]) -> None:
     with ThreadPoolExecutor(len(workers), thread_name_prefix="gh200-staging") as pool:
         try:
             futures = [pool.submit(worker.run) for worker in workers]
@@ -180,7 +180,7 @@ def _run(job: Job, workers: list[Worker]) -> None:
         future.result()
 
 
-def _watch(job: Job, futures: list[Future[None]]) -> None:
+def _watch(job: CopyJob, futures: list[Future[None]]) -> None:
     total = job.listing.bytes
     with tqdm(total=total, unit="B", unit_scale=True, desc=f"Staging {job.dataset}", mininterval=0.5) as shown:
         waiting = True
@@ -190,7 +190,7 @@ def _watch(job: Job, futures: list[Future[None]]) -> None:
             waiting = bool(pending) and not any(future.exception() for future in done)
 
 
-def _arena_of(job: Job, segments: list[int]) -> SharedArena:
+def _arena_of(job: CopyJob, segments: list[int]) -> SharedArena:
     """Only what was staged gets a number; the other names say that their files are read from disk."""
     staged = ((row, old) for old, row in enumerate(job.rows) if row is not None)
     in_order = sorted(staged, key=lambda one: (one[0].device, one[0].inode))
@@ -201,13 +201,13 @@ def _arena_of(job: Job, segments: list[int]) -> SharedArena:
     return create_arena(job.listing.root, job.codec.name if job.codec else None, rows, names, segments, more)
 
 
-def _report(job: Job, seconds: float) -> None:
+def _report(job: CopyJob, seconds: float) -> None:
     rows = [row for row in job.rows if row is not None]
     size, stored = sum(row.size for row in rows), sum(row.stored for row in rows)
     logger.info(
         "(id=%s) Staged %d files, %s as %s in RAM (ratio %.2f), %.1f s. "
         "Page cache kept: start and end of each file; the rest is given back.",
-        *(job.dataset, len(rows), spoken_size(size), spoken_size(stored), size / stored if stored else 1.0, seconds),
+        *(job.dataset, len(rows), format_size(size), format_size(stored), size / stored if stored else 1.0, seconds),
     )
     run = current()
     if run is not None:
@@ -220,12 +220,12 @@ def _report(job: Job, seconds: float) -> None:
         logger.warning("(id=%s) Pages could not be kept out of GPU memory: %s", job.dataset, problem)
 
 
-def _report_left_out(job: Job) -> None:
+def _report_left_out(job: CopyJob) -> None:
     files = [job.listing.files[number] for number in sorted(job.left_out)]
     left, limit = sum(file.size for file in files), job.budget.limit
     report_files(
         job.dataset,
-        f"of {len(job.rows)} ({spoken_size(left)}, {left / max(job.listing.bytes, 1):.1%} of the bytes) did not fit and "
-        f"are read from disk; limit: {limit.name}, {spoken_size(limit.bytes)}",
-        [f"{file.path}: {spoken_size(file.size)}" for file in files],
+        f"of {len(job.rows)} ({format_size(left)}, {left / max(job.listing.bytes, 1):.1%} of the bytes) did not fit and "
+        f"are read from disk; limit: {limit.name}, {format_size(limit.bytes)}",
+        [f"{file.path}: {format_size(file.size)}" for file in files],
     )

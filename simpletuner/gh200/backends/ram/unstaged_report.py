@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from ...errors import printable
-from .directory import StagedFolder
+from .directory import StagedDirectory
 
 logger = logging.getLogger("gh200.in_memory")
 
@@ -26,7 +26,7 @@ class NewFiles:
     def __init__(self) -> None:
         self._named: set[str] = set()
 
-    def report(self, dataset: str, folder: StagedFolder | None, path: str) -> None:
+    def report(self, dataset: str, folder: StagedDirectory | None, path: str) -> None:
         named = self._named
         if folder is None or len(named) > _MOST or path in named or not folder.is_new(path):
             return

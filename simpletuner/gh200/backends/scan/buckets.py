@@ -20,7 +20,7 @@ logger = logging.getLogger("gh200.start")
 DEBUG_LEVEL = 4
 
 
-class Outcome(NamedTuple):
+class BucketOutcome(NamedTuple):
     """Without a bucket, `reason` says why; `counter` is the name of SimpleTuner's own count of it."""
 
     path: str
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     counter: str | None = None
 
 
-def bucket_of(backend: Any, path: str, problem: str | None = None) -> Outcome:
+def bucket_of(backend: Any, path: str, problem: str | None = None) -> BucketOutcome:
     """What SimpleTuner's own function makes of one file."""
     buckets: dict[str, list[str]] = {}
     metadata: dict[str, dict[str, Any]] = {}
@@ -44,34 +44,34 @@ def bucket_of(backend: Any, path: str, problem: str | None = None) -> Outcome:
             statistics=statistics,
         )
     except Exception as error:
-        return Outcome(path, None, None, f"error: {error}", "error")
+        return BucketOutcome(path, None, None, f"error: {error}", "error")
     if buckets:
-        return Outcome(path, next(iter(buckets)), metadata.get(path))
+        return BucketOutcome(path, next(iter(buckets)), metadata.get(path))
     counter = next((name for name, count in statistics["skipped"].items() if count), None)
-    return Outcome(path, None, None, counter or problem or "unreadable (see the error above)", counter)
+    return BucketOutcome(path, None, None, counter or problem or "unreadable (see the error above)", counter)
 
 
-def without_size(backend: Any, path: str, problem: str | None) -> Outcome:
+def without_size(backend: Any, path: str, problem: str | None) -> BucketOutcome:
     """A video, or an image whose header could not be read. SimpleTuner opens it once more."""
     # It would wait for ever for somebody to write into a FIFO.
     if problem in (DIED, NOT_REGULAR):
-        return Outcome(path, None, None, problem)
+        return BucketOutcome(path, None, None, problem)
     return bucket_of(backend, path, problem)
 
 
 @dataclass(frozen=True)
-class Plan:
+class SizePlan:
     """What every further file of one size gets; `cropper` where the crop is drawn anew for each."""
 
     bucket: str
     metadata: dict[str, Any]
     cropper: Any
 
-    def outcome(self, path: str) -> Outcome:
+    def outcome(self, path: str) -> BucketOutcome:
         metadata = self.metadata.copy()
         if self.cropper is not None:
             metadata["crop_coordinates"] = self.cropper.crop(*metadata["target_size"])[1]
-        return Outcome(path, self.bucket, metadata)
+        return BucketOutcome(path, self.bucket, metadata)
 
 
 class SizePlans:
@@ -79,15 +79,15 @@ class SizePlans:
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
-        self._first: dict[Size, Outcome] = {}
-        self._plans: dict[Size, Plan] = {}
+        self._first: dict[Size, BucketOutcome] = {}
+        self._plans: dict[Size, SizePlan] = {}
         # What SimpleTuner's function gets when it asks for the size of a file.
         self.sizes: dict[str, Size] = {}
         config = StateTracker.get_data_backend_config(backend.id)
         draws_aspects = config.get("crop", False) and config.get("crop_aspect", "square") == "random"
         self._use_plans = not draws_aspects and not _reports_each_file()
 
-    def outcome(self, path: str, size: Size, has_boxes: bool) -> Outcome:
+    def outcome(self, path: str, size: Size, has_boxes: bool) -> BucketOutcome:
         if has_boxes:
             return self._by_upstream(path, size)
         if (plan := self._plans.get(size)) is not None:
@@ -95,14 +95,14 @@ class SizePlans:
         first = self._first.get(size)
         return self._by_upstream(path, size) if first is None else self._second(path, size, first)
 
-    def _by_upstream(self, path: str, size: Size) -> Outcome:
+    def _by_upstream(self, path: str, size: Size) -> BucketOutcome:
         self.sizes[path] = size
         outcome = bucket_of(self._backend, path)
         if self._use_plans and outcome.metadata is not None and "bbox_entities" not in outcome.metadata:
             self._first.setdefault(size, outcome)
         return outcome
 
-    def _second(self, path: str, size: Size, first: Outcome) -> Outcome:
+    def _second(self, path: str, size: Size, first: BucketOutcome) -> BucketOutcome:
         """The second file of a size shows how its crop comes about; it must be what the first one got."""
         sample = TrainingSample(
             image=None,
@@ -122,8 +122,8 @@ class SizePlans:
             self._first.clear()
             self._plans.clear()
             return self._by_upstream(path, size)
-        self._plans[size] = Plan(first.bucket, first.metadata, cropper if _draws(cropper, prepared) else None)
-        return Outcome(path, first.bucket, metadata)
+        self._plans[size] = SizePlan(first.bucket, first.metadata, cropper if _draws(cropper, prepared) else None)
+        return BucketOutcome(path, first.bucket, metadata)
 
 
 class BoxFiles:

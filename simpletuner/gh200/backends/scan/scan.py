@@ -16,10 +16,10 @@ from simpletuner.helpers.training import video_file_extensions
 from simpletuner.helpers.training.state_tracker import StateTracker
 
 from ...image_headers import Header, header, header_of_bytes
-from ...overrides import StandIn, instead, instead_where_present
+from ...overrides import Overrides, override, override_if_present
 from ...runtime import current
-from .buckets import BoxFiles, Outcome, SizePlans, bucket_of, without_size
-from .skipped_files import LeftOut
+from .buckets import BoxFiles, BucketOutcome, SizePlans, bucket_of, without_size
+from .skipped_files import SkippedFiles
 from .worker_pool import HeaderPool
 
 BATCH = 512
@@ -45,7 +45,7 @@ class ScanState:
         headers = hasattr(backend, "_probe_image_dimensions") and backend._should_use_metadata_only(False)
         self.plans = SizePlans(backend) if headers else None
         self.boxes = BoxFiles()
-        self.left_out = LeftOut(backend)
+        self.left_out = SkippedFiles(backend)
         self.lock = threading.Lock()
         self.process = os.getpid()
         self.scanned = 0
@@ -53,7 +53,7 @@ class ScanState:
         self.error: Exception | None = None
 
 
-class DatasetScan(StandIn):
+class DatasetScan(Overrides):
     """Overrides of one metadata backend: SimpleTuner discovers the files, starts threads, collects and saves."""
 
     upstream_class = "DiscoveryMetadataBackend"
@@ -63,25 +63,25 @@ class DatasetScan(StandIn):
         super().__init__()
         self._backend = backend
         self._state: ScanState | None = None
-        self.take_over(backend)
+        self.install(backend)
 
-    @instead
+    @override
     def compute_aspect_ratio_bucket_indices(self, *given: Any, **named: Any) -> Any:
         with self._scanning():
             return self.upstream.compute_aspect_ratio_bucket_indices(*given, **named)
 
-    @instead
+    @override
     def scan_for_metadata(self) -> Any:
         with self._scanning():
             return self.upstream.scan_for_metadata()
 
-    @instead_where_present
+    @override_if_present
     def _probe_image_dimensions(self, image_path_str: str) -> Any:
         plans = self._state.plans if self._state is not None else None
         size = plans.sizes.pop(image_path_str, None) if plans is not None else None
         return {"original_size": size} if size is not None else self.upstream._probe_image_dimensions(image_path_str)
 
-    @instead
+    @override
     def _bucket_worker(
         self, tqdm_queue: Any, files: Any, buckets_queue: Any, metadata_queue: Any, written_queue: Any, *rest: Any
     ) -> None:
@@ -145,13 +145,13 @@ class DatasetScan(StandIn):
                 state.scanned += len(outcomes)
         metadata_queue.put(("statistics", {"total_processed": len(new), "skipped": skipped}))
 
-    def _outcomes(self, state: ScanState, paths: Sequence[str]) -> list[Outcome]:
+    def _outcomes(self, state: ScanState, paths: Sequence[str]) -> list[BucketOutcome]:
         """In the order of the paths. What SimpleTuner decodes, it decodes in all threads at once."""
         plans = state.plans
         if plans is None:
             return [bucket_of(self._backend, path) for path in paths]
         found, boxes = self._headers(state, paths), state.boxes.beside(paths)
-        made: list[Outcome] = []
+        made: list[BucketOutcome] = []
         for sized, some in groupby(zip(paths, found, strict=True), lambda one: one[1].size is not None):
             if not sized:
                 made += [without_size(self._backend, path, header.problem) for path, header in some]

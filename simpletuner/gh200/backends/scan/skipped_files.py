@@ -15,7 +15,7 @@ logger = logging.getLogger("gh200.start")
 NAMED = 10
 
 
-class LeftOut:
+class SkippedFiles:
     def __init__(self, backend: Any) -> None:
         self._id = backend.id
         cache = Path(backend.cache_file)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...memory import hints as uvm
-from ...memory.batch_copy import OneCopy, PinningRefused
+from ...memory.batch_copy import OneCopy, PinningFailed
 from .arena import let_go
 from .blocks import Slot
 from .placement import Placement
@@ -50,7 +50,7 @@ class Batches:
         if waiting and self.together:
             try:
                 moved = self._copy.move([found[index] for index in waiting])
-            except PinningRefused as error:
+            except PinningFailed as error:
                 self._without_pinned = str(error)
                 logger.warning("GH200 caches: %s; latents go to the GPU one by one, from ordinary memory", error)
                 return latents

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ...overrides import StandIn, instead
+from ...overrides import Overrides, override
 from ...runtime import Run, current
 from ...state import StateHooks
 
@@ -35,7 +35,7 @@ LOCAL_TYPES = frozenset({"local", "in_memory"})
 PRIVATE = "gh200-run-"
 
 
-class PrivateFolder:
+class PrivateDirectory:
     """The folder of one run, the same on every rank; removed when the run ends."""
 
     def __init__(self, run: Run) -> None:
@@ -80,7 +80,7 @@ class PrivateFolder:
 _CONFIG_KEYS = {"cache_dir_vae": "vae", "cache_dir_text": "text"}
 
 
-class CacheDirectories(StandIn):
+class CacheDirectories(Overrides):
     """On upstream's factory: the datasets it has added by itself are all there, and none of their folders is used yet.
 
     The model family is part of the path, as in upstream's own default: latents of one model are wrong for another.
@@ -93,12 +93,12 @@ class CacheDirectories(StandIn):
         options = run.options
         self._options, self._model_family = options, model_family
         own = options.cache_dir if options.persistent else None
-        self._parent = Path(own) if own else run.part(PrivateFolder).path
+        self._parent = Path(own) if own else run.part(PrivateDirectory).path
         self._given = frozenset(str(entry.get("id")) for entry in entries)
         raw = StateHooks.get_raw_config()
         self._set_in_the_config = frozenset(kind for key, kind in _CONFIG_KEYS.items() if raw.get(key))
 
-    @instead
+    @override
     def _ensure_text_embed_backends_present(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The entries upstream has added obey `cache_dir` too: the folder it gives them is nobody's wish.
 
@@ -148,5 +148,5 @@ def directories_for_run(entries: list[dict[str, Any]], factory: Any) -> list[dic
     if run is None or not run.options.kinds or (run.options.persistent and run.options.cache_dir is None):
         return entries
     directories = CacheDirectories(run, str(factory.args.model_family), entries)
-    directories.take_over(factory)
+    directories.install(factory)
     return [directories.with_directory(entry) for entry in entries]

@@ -33,7 +33,7 @@ LIMITS_OF_THIS = (
 )
 
 
-class HeldCaches:
+class TensorCaches:
     """The unified-memory caches of one run."""
 
     def __init__(self, run: Run) -> None:
@@ -122,7 +122,7 @@ class HeldCaches:
 def begin(run: Run) -> None:
     """The memory part of a run that has one: reported while it lasts, freed when it ends."""
     if run.options.hints or run.options.kinds:
-        run.measure(UNIFIED_MEMORY, run.part(HeldCaches).report)
+        run.measure(UNIFIED_MEMORY, run.part(TensorCaches).report)
 
 
 def device_known(run: Run, device: torch.device, batch_bytes: int, entries: int) -> None:
@@ -131,12 +131,12 @@ def device_known(run: Run, device: torch.device, batch_bytes: int, entries: int)
         run.part(Placement).decide(device, batch_bytes, entries)
 
 
-def _in_use() -> HeldCaches | None:
+def _in_use() -> TensorCaches | None:
     """Where caches are held and act now."""
     run = current()
     if run is None or not run.hints.enabled:
         return None
-    held = run.part(HeldCaches)
+    held = run.part(TensorCaches)
     return held if held.store is not None and held.store.usable else None
 
 
@@ -160,7 +160,7 @@ def attach_cache_tier(backend: UnifiedCacheTier, dataset_type: str) -> None:
     """From here on the backend serves entries from the run's memory."""
     run, kind = current(), kind_of_dataset(dataset_type)
     assert run is not None
-    held = run.part(HeldCaches)
+    held = run.part(TensorCaches)
     backend.hold_entries(held.opened(), kind)
     if run.options.preload:
         held.read_ahead()
@@ -170,7 +170,7 @@ def training_begins() -> None:
     """All caches are built; what is read from disk from now on, a step waits for."""
     run = current()
     if run is not None and run.options.kinds:
-        run.part(HeldCaches).training_begins()
+        run.part(TensorCaches).training_begins()
 
 
 def _first_rank() -> bool:
@@ -214,7 +214,7 @@ def _can_pin() -> bool:
     return torch.accelerator.is_available()
 
 
-def _slot_of(held: HeldCaches | None, tensor: Any) -> Slot | None:
+def _slot_of(held: TensorCaches | None, tensor: Any) -> Slot | None:
     return held.opened().slot_of(tensor) if held is not None and isinstance(tensor, torch.Tensor) else None
 
 
@@ -230,7 +230,7 @@ def placed_latent(latent: Any) -> Any | None:
     return {**latent, "latents": placed} if isinstance(latent, dict) else placed
 
 
-def _placed(held: HeldCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
+def _placed(held: TensorCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     if slot.managed and torch.cuda.is_available():
         return slot.cuda_view().detach()
     if not _can_pin() or (held.batches is not None and held.batches.together):
@@ -250,7 +250,7 @@ def moved_together(latents: list[Any]) -> list[Any]:
     return held.batches.on_the_gpu(latents)
 
 
-def _prefetch(held: HeldCaches, latents: list[Any]) -> None:
+def _prefetch(held: TensorCaches, latents: list[Any]) -> None:
     if held.run.options.prefetch and held.run.hints.policy() != "cpu_first":
         slots = [_slot_of(held, latent) for latent in latents]
         held.next_batch.go([slot for slot in slots if slot is not None and slot.managed])

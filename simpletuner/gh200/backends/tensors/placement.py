@@ -12,7 +12,7 @@ import torch
 from ...memory import hints as uvm
 from ...memory.driver import CudaError, DeviceAttribute
 from ...memory.hbm import kept_by_the_driver
-from ...memory.limits import spoken_size
+from ...memory.limits import format_size
 from ...memory.transfer_paths import WORDS, Timed, Way, time_ways
 from ...runtime import TEXT_CACHE, VAE_CACHE, Run
 
@@ -127,7 +127,7 @@ class Placement:
         assert self._timed is not None
         each = [f"{way} {timing.median * 1e3:.3f} ms" for way, timing in self._timed.timings.items()]
         each += [f"{way} failed: {why}" for way, why in self._timed.failed.items()]
-        size = f"{spoken_size(self._timed.batch_bytes)} in {self._timed.entries}"
+        size = f"{format_size(self._timed.batch_bytes)} in {self._timed.entries}"
         return f"a batch of {size}: {', '.join(each)}"
 
     def report(self) -> dict[str, Any]:

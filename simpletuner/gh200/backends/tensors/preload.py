@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from tqdm import tqdm
 
-from ...memory.limits import spoken_size
+from ...memory.limits import format_size
 from .arena import Consumer
 from .blocks import ArenaFull
 from .listing import entries_of, samples_known
@@ -228,8 +228,8 @@ class Preload:
 
     def summary(self) -> str:
         seconds = max(self._seconds, 1e-9)
-        speed = f" ({spoken_size(self.bytes / seconds)}/s)" if seconds >= 0.1 else ""
-        text = f"read ahead {self.entries} entries, {spoken_size(self.bytes)} in {seconds:.1f} s{speed}"
+        speed = f" ({format_size(self.bytes / seconds)}/s)" if seconds >= 0.1 else ""
+        text = f"read ahead {self.entries} entries, {format_size(self.bytes)} in {seconds:.1f} s{speed}"
         left = ", ".join(f"{count} {why}" for why, count in sorted(self.left_out.items()))
         stopped = f" (stopped: {self._why_stopped})" if self._why_stopped else ""
         return f"{text}; left out: {left}{stopped}" if left else f"{text}; nothing was left out{stopped}"
