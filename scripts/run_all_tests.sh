@@ -68,7 +68,7 @@ arguments=()
 case $scope in
     fast)
         marks+=("not slow")
-        arguments+=(--ignore=tests/fork --ignore=tests/golden)
+        arguments+=(--ignore=tests/e2e --ignore=tests/golden)
         ;;
     default)
         marks+=("not slow")
@@ -100,14 +100,14 @@ else
     log=$GH200_LOG.unit
     (
         trap 'kill "$!"' TERM
-        "${pytest[@]}" tests/unit >"$log" 2>&1 &
+        "${pytest[@]}" tests/unit tests/integration tests/docs >"$log" 2>&1 &
         ended=0
         wait "$!" || ended=$?
         echo "$ended" >"$log.code"
     ) &
     unit=$!
     trap 'kill "$unit" 2>/dev/null || true; rm -f "$log" "$log.code"' EXIT
-    tests "fork's tests" -- "${pytest[@]}" tests/fork tests/golden || code=$?
+    tests "fork's tests" -- "${pytest[@]}" tests/e2e tests/golden || code=$?
     # shellcheck disable=SC2016
     tests "unit tests" -- bash -c 'tail -n +1 -f --pid="$1" "$2"; exit "$(<"$2.code")"' wait "$unit" "$log" || code=$?
     wait "$unit"

@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if silent := _without_reason(items):
         raise pytest.UsageError('pytest.mark.slow needs a reason="...": ' + ", ".join(silent))
     for item in items:
-        in_fork = item.path.is_relative_to(ROOT / "tests/fork") or item.get_closest_marker("fork") is not None
+        in_fork = item.path.is_relative_to(ROOT / "tests/e2e") or item.get_closest_marker("fork") is not None
         if not any(item.get_closest_marker(level) for level in LEVELS):
             item.add_marker("system" if in_fork else "unit")
         if in_fork:

@@ -36,25 +36,30 @@ class Program:
 
 How = Run | Elsewhere | Program
 
-DIAGNOSTIC = "tests/unit/test_diagnostic_cli.py"
-ALLOCATION = "tests/unit/test_diagnostic_allocation.py"
-ACCEPTANCE = "tests/unit/test_acceptance.py"
-REBASE = "tests/unit/test_rebase_cli.py"
-SETUP = "tests/unit/test_setup.py"
-BENCH = "tests/unit/test_unified_bench.py"
-SCRIPTS = "tests/fork/test_validation_scripts.py"
-EXAMPLE = Elsewhere("tests/unit/test_docs.py::test_the_worked_example_of_a_rebase", "worked example")
-BISECT = Elsewhere("tests/unit/test_bisect.py::test_bisect_names_the_commit_that_broke_or_moved_an_edit", "bisect")
-LAUNCH = Elsewhere("tests/fork/test_settings_loaders.py::test_settings_config_flag_under_each_launcher", "accelerate")
-NEW_JOB = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_by_the_line_it_printed", "new_job")
-FAMILY = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_trains_a_transformer_family", "make_family")
-OWN_JOB = Elsewhere("tests/fork/test_new_job_fork.py::test_new_job_is_timed_as_a_baseline", "capture_baseline.sh")
+DIAGNOSTIC = "tests/integration/diagnostic/test_cli.py"
+ALLOCATION = "tests/integration/diagnostic/test_allocation.py"
+ACCEPTANCE = "tests/integration/acceptance/test_acceptance.py"
+REBASE = "tests/integration/rebase/test_cli.py"
+SETUP = "tests/integration/scripts/test_setup.py"
+BENCH = "tests/integration/lab/test_cache_bench.py"
+SCRIPTS = "tests/e2e/test_validation_scripts.py"
+EXAMPLE = Elsewhere("tests/docs/test_docs.py::test_the_worked_example_of_a_rebase", "worked example")
+BISECT = Elsewhere(
+    "tests/integration/rebase/test_bisect.py::test_bisect_names_the_commit_that_broke_or_moved_an_edit", "bisect"
+)
+LAUNCH = Elsewhere("tests/e2e/test_settings_loaders.py::test_settings_config_flag_under_each_launcher", "accelerate")
+NEW_JOB = Elsewhere("tests/e2e/test_new_job.py::test_new_job_trains_by_the_line_it_printed", "new_job")
+FAMILY = Elsewhere("tests/e2e/test_new_job.py::test_new_job_trains_a_transformer_family", "make_family")
+OWN_JOB = Elsewhere("tests/e2e/test_new_job.py::test_new_job_is_timed_as_a_baseline", "capture_baseline.sh")
 SBATCH = Elsewhere(
-    "tests/unit/test_superchip_sbatch.py::test_superchip_a_warned_job_leaves_and_is_queued_again", "gh200.sbatch"
+    "tests/integration/preemption/test_sbatch.py::test_superchip_a_warned_job_leaves_and_is_queued_again",
+    "gh200.sbatch",
 )
 BASELINE = Elsewhere(f"{SCRIPTS}::test_a_baseline_is_kept_compared_and_not_lost", "capture_baseline.sh")
 COMBINED = Elsewhere(f"{SCRIPTS}::test_the_features_together_with_an_attention_backend", "test_combined_features.sh")
-UPSTREAM = Elsewhere("tests/unit/test_validation_upstream.py::test_the_command_from_end_to_end", "upstream_features")
+UPSTREAM = Elsewhere(
+    "tests/integration/lab/test_validation_upstream.py::test_the_command_from_end_to_end", "upstream_features"
+)
 # Both outcomes are right: without a GPU the diagnostic has a check that fails.
 ANY_MACHINE = (0, 1)
 TRAIN = (
@@ -65,19 +70,19 @@ TRAIN = (
 COMMANDS: dict[str, How] = {
     # set-up
     "scripts/quickstart.sh": Elsewhere(
-        "tests/fork/test_quickstart.py::test_quiet_quick_start_trains_with_everything_on", "scripts/quickstart.sh"
+        "tests/e2e/test_quickstart.py::test_quiet_quick_start_trains_with_everything_on", "scripts/quickstart.sh"
     ),
     "scripts/setup.sh": Elsewhere(f"{SETUP}::test_full_environment_sees_the_fork", "setup.sh"),
     "scripts/setup.sh --keep-torch": Elsewhere(f"{SETUP}::test_a_vendors_torch_is_kept", "--keep-torch"),
     "scripts/lock_environment.sh --upstream VERSION && scripts/setup.sh": Elsewhere(
-        "tests/unit/test_environment.py::test_locks_are_what_their_inputs_give", "lock_environment.sh"
+        "tests/integration/scripts/test_environment.py::test_locks_are_what_their_inputs_give", "lock_environment.sh"
     ),
     ".venv/bin/python -m gh200_lab.web_assets": Elsewhere(
-        "tests/unit/test_web_assets.py::test_web_ui_packages_are_vendored_with_their_licences", "web_assets"
+        "tests/integration/web/test_assets.py::test_web_ui_packages_are_vendored_with_their_licences", "web_assets"
     ),
     "source .venv/bin/activate": Run(),
     "source scripts/setup_gh200_env.sh": Elsewhere(
-        "tests/unit/test_env_script.py::test_env_script_as_the_operator_types_it", "setup_gh200_env.sh"
+        "tests/integration/scripts/test_env_script.py::test_env_script_as_the_operator_types_it", "setup_gh200_env.sh"
     ),
     "cp config/gh200_in_memory_example.json config/your_config.json": Run(),
     "cd build/fork": Run(),
@@ -114,11 +119,12 @@ COMMANDS: dict[str, How] = {
     ".venv/bin/accelerate launch --config_file config/accelerate_config_cpu.yaml train.py"
     " --config jobs/first/config.json": NEW_JOB,
     "python -m simpletuner.gh200.preflight jobs/photos/config.json": Elsewhere(
-        "tests/unit/test_preflight.py::test_the_preflight_command_answers_in_json_and_exit_codes",
+        "tests/integration/preflight/test_preflight.py::test_the_preflight_command_answers_in_json_and_exit_codes",
         "simpletuner.gh200.preflight",
     ),
     f"{TRAIN} --resume_from_checkpoint=latest": Elsewhere(
-        "tests/fork/test_same_bits.py::test_a_killed_and_resumed_run_equals_the_one_that_was_not_interrupted", "resume"
+        "tests/e2e/test_bit_identical.py::test_a_killed_and_resumed_run_equals_the_one_that_was_not_interrupted",
+        "resume",
     ),
     ".venv/bin/accelerate launch --config_file config/accelerate_config_gh200.yaml train.py"
     " --config jobs/photos/config.json": LAUNCH,
@@ -141,16 +147,17 @@ COMMANDS: dict[str, How] = {
     "python -m gh200_lab.bench ramp": Elsewhere(f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"),
     "pytest -k ramp_words_bf16": Run(at_root=True, more=" --collect-only -q", slow="collects every test"),
     "python -m gh200_lab.bench.ramp_study --output docs/ramp_study.png": Elsewhere(
-        "tests/unit/test_ramp_measured.py::test_ramp_measured_study_draws_its_plot", "gh200_lab.bench.ramp_study"
+        "tests/integration/ramp/test_noise_schedule.py::test_ramp_measured_study_draws_its_plot",
+        "gh200_lab.bench.ramp_study",
     ),
     ".venv/bin/python -m gh200_lab.bench step": Run(
         more=" --quick --rounds 1", slow="a benchmark", needs="build/fork/simpletuner"
     ),
     ".venv/bin/python -m gh200_lab.bench start": Elsewhere(
-        "tests/fork/test_first_batch_reports.py::test_first_batch_bench_runs_in_small", "start"
+        "tests/e2e/test_upstream_reports.py::test_first_batch_bench_runs_in_small", "start"
     ),
     ".venv/bin/python -m gh200_lab.bench start --million": Elsewhere(
-        "tests/fork/test_first_batch_reports.py::test_first_batch_bench_runs_in_small", "start"
+        "tests/e2e/test_upstream_reports.py::test_first_batch_bench_runs_in_small", "start"
     ),
     ".venv/bin/python -m gh200_lab.bench caches": Elsewhere(
         f"{BENCH}::test_unified_bench_reads_and_collates_every_way", "bench"
@@ -185,7 +192,7 @@ COMMANDS: dict[str, How] = {
         f"{REBASE}::test_rollback_gives_the_very_bytes_back", "--rollback"
     ),
     "sh ROLLBACK.sh": Elsewhere(
-        "tests/unit/test_workspace.py::test_the_script_alone_asks_and_rolls_back", "ROLLBACK.sh"
+        "tests/integration/rebase/test_workspace.py::test_the_script_alone_asks_and_rolls_back", "ROLLBACK.sh"
     ),
     "git checkout -- patches/lock.json": Elsewhere(
         f"{REBASE}::test_a_broken_lock_says_how_to_restore_it", "git checkout"
@@ -202,15 +209,15 @@ COMMANDS: dict[str, How] = {
         f"{REBASE}::test_explain_shows_the_inserted_line_in_its_surroundings", "explain"
     ),
     "./execute_gh200_rebase.sh check --upstream pypi:latest --propose": Elsewhere(
-        "tests/unit/test_propose.py::test_propose_finds_the_place_and_writes_the_variant", "--propose"
+        "tests/integration/rebase/test_propose.py::test_propose_finds_the_place_and_writes_the_variant", "--propose"
     ),
     "git -C ../SimpleTuner bisect start v4.5.0 v4.4.1": BISECT,
     'git -C ../SimpleTuner bisect run "$PWD/execute_gh200_rebase.sh" check --upstream path:.': BISECT,
     "git notes --ref=gh200 show": Elsewhere(
-        "tests/unit/test_reproducible.py::test_reproducible_fork_in_two_folders", "--ref=gh200"
+        "tests/integration/rebase/test_reproducible.py::test_reproducible_fork_in_two_folders", "--ref=gh200"
     ),
     "./execute_gh200_rebase.sh verify build/fork": Elsewhere(
-        "tests/unit/test_reproducible.py::test_reproducible_tree_is_verified", "verify"
+        "tests/integration/rebase/test_reproducible.py::test_reproducible_tree_is_verified", "verify"
     ),
     "./execute_gh200_rebase.sh wheel": Run(
         at_root=True, marks=("network",), slow="builds a wheel", needs="build/fork/simpletuner"
@@ -240,18 +247,20 @@ COMMANDS: dict[str, How] = {
     '.venv/bin/python -m pytest tests --fork -k "beyond_hbm"': Run(
         at_root=True, more=" --collect-only -q", slow="collects every test"
     ),
-    "python -m simpletuner.gh200.watch OUTPUT_DIR": Elsewhere("tests/unit/test_watch.py", "gh200.watch"),
+    "python -m simpletuner.gh200.watch OUTPUT_DIR": Elsewhere(
+        "tests/integration/telemetry/test_watch.py", "gh200.watch"
+    ),
     "python -m simpletuner.gh200.watch jobs/first/output": Elsewhere(
-        "tests/unit/test_watch.py::test_watch_refreshes_in_a_terminal_and_ends_well", "in_terminal"
+        "tests/integration/telemetry/test_watch.py::test_watch_refreshes_in_a_terminal_and_ends_well", "in_terminal"
     ),
     "python -m simpletuner.gh200.watch --once --json jobs/first/output": Elsewhere(
-        "tests/unit/test_watch.py::test_watch_once_as_json_for_scripts_without_torch", "--json"
+        "tests/integration/telemetry/test_watch.py::test_watch_once_as_json_for_scripts_without_torch", "--json"
     ),
     "python -m gh200_lab.pages.telemetry --write": Elsewhere(
-        "tests/unit/test_telemetry_files.py", "telemetry_docs.main"
+        "tests/unit/telemetry/test_files.py", "telemetry_docs.main"
     ),
-    "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/test_settings.py", "settings_docs.main"),
-    "python -m gh200_lab.pages.pictures --write": Elsewhere("tests/unit/test_pictures.py", "pictures.main"),
+    "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/config/test_sources.py", "settings_docs.main"),
+    "python -m gh200_lab.pages.pictures --write": Elsewhere("tests/docs/test_diagrams.py", "pictures.main"),
     "python -m gh200_lab.pages.diagnostic --write": Elsewhere(
         f"{DIAGNOSTIC}::test_documents_are_current", "diagnostic_docs.main"
     ),

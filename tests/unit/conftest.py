@@ -1,22 +1,5 @@
-"""Unit tests import only the overlay: in their processes upstream's package must not load torch and its logging."""
+"""The fixtures of tests that import only the overlay."""
 
-from __future__ import annotations
+from light_imports import _light_imports, machine
 
-from pathlib import Path
-
-import pytest
-
-from tests.gpu_stand_in.needed import stand_in_or_skip
-from tests.gpu_stand_in.stand_in import Machine
-
-
-@pytest.fixture(autouse=True)
-def _light_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIMPLETUNER_SKIP_TORCH", "1")
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    """Python behind the stand-in driver."""
-    stand_in_or_skip()
-    return Machine(None, tmp_path / "calls.log")
+__all__ = ["_light_imports", "machine"]

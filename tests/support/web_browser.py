@@ -1,0 +1,117 @@
+"""A browser of its own before upstream's page: what people type, press and read there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.web_lab import Server
+
+LIMIT = 120_000
+# Upstream's own: its sdist has no sounds, and asks for them; a field of its first tab may not be filled yet when it is read.
+_UPSTREAMS = ("/api/sounds/", "Failed to update webhook config")
+_READY = "window.Alpine?.store('trainer')?.activeEnvironmentConfig != null"
+# A click on a tab may load it twice, and upstream takes what was typed before the second answer for unchanged.
+_WATCH = """for (const name of ['htmx:beforeRequest', 'htmx:afterSettle'])
+  addEventListener(name, () => { window.lastLoad = performance.now(); });"""
+_FILLED = """document.querySelector('textarea[name=gh200_optimizations]')?.value.includes('batch')
+  && !document.querySelector('.htmx-request') && performance.now() - (window.lastLoad ?? 0) > 1000
+  && !Alpine.store('trainer')._suppressDirtyTracking"""
+
+_CLEAN = "(({ formDirty, _suppressDirtyTracking }) => !formDirty && !_suppressDirtyTracking)(Alpine.store('trainer'))"
+_REFUSED = "document.body.innerText.includes('Nothing was saved')"
+
+
+class Browser:
+    """One page in a context of its own."""
+
+    def __init__(self, page: Any, home: str) -> None:
+        self.page, self.home = page, home
+        self.wrong: list[str] = []
+        # The status of an answer that a test provokes: chromium writes each failed request into the console.
+        self.expected = "\0"
+        page.set_default_timeout(LIMIT)
+        page.on("pageerror", lambda error: self.wrong.append(f"page error: {error}"))
+        page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", self._asked)
+        page.on("console", self._said)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.home, "data:", "blob:")):
+            self.wrong.append(f"another host: {request.url}")
+
+    def _said(self, message: Any) -> None:
+        told = f"{message.text} ({message.location.get('url', '')})"
+        if message.type == "error" and not any(known in told for known in (*_UPSTREAMS, self.expected)):
+            self.wrong.append(told)
+
+    def open(self) -> None:
+        self.page.goto(f"{self.home}/web/trainer")
+        self.page.wait_for_function(_READY)
+
+    def open_tab(self) -> None:
+        self.page.evaluate("document.querySelector('[data-tab=hardware]').click()")
+        self.wait_for_tab()
+
+    def wait_for_tab(self) -> None:
+        self.page.wait_for_function(_FILLED)
+
+    def text(self) -> str:
+        return "textarea[name=gh200_optimizations]"
+
+    def block(self) -> Any:
+        return json.loads(self.page.input_value(self.text()))
+
+    def enter(self, block: Any) -> None:
+        """Types a block and leaves its field, as people do."""
+        self.page.fill(self.text(), block if isinstance(block, str) else json.dumps(block))
+        self.page.press(self.text(), "Tab")
+
+    def save(self) -> int:
+        """Presses Save, confirms, and says how the server answered; an answer is read when the page has shown it."""
+        self.page.click("button[aria-label='Save configuration']")
+        with self.page.expect_response(lambda answer: answer.url.endswith("/api/training/config")) as answer:
+            self.page.click("#confirmSaveConfigButton")
+        status: int = answer.value.status
+        # After a save the page reads the file again; a refusal stays as a message.
+        self.page.wait_for_function(_CLEAN if status == 200 else _REFUSED)
+        return status
+
+    def press(self, button: str, answer: str) -> str:
+        """Validate or Run: what the page shows then in the place of the answer."""
+        self.page.evaluate(f"document.querySelector('{answer}').replaceChildren()")
+        self.page.click(f"#{button}")
+        shown = self.page.locator(f"{answer} .alert").first
+        shown.wait_for()
+        told: str = shown.inner_text()
+        return told
+
+    def juts_out(self) -> list[str]:
+        """Elements of the page at /gh200 that do not fit the width of the window."""
+        found: list[str] = self.page.evaluate(
+            """() => [...document.querySelectorAll("[data-gh200-live] *")].filter((each) => {
+                 const box = each.getBoundingClientRect();
+                 return box.width && (box.right > innerWidth + 1 || box.left < -1);
+               }).map((each) => each.outerHTML.slice(0, 80))"""
+        )
+        return found
+
+
+@contextmanager
+def opened(chromium: Any, server: Server, width: int = 1280, tab: bool = True) -> Iterator[Browser]:
+    """A browser, most often with the tab open that shows our settings; at its end no error was shown and no other host was asked."""
+    context = chromium.new_context(viewport={"width": width, "height": 1000})
+    # Upstream's introduction lies over the fields of a tab until it is dismissed.
+    context.add_init_script("localStorage.setItem('st_hardware_hints', JSON.stringify({hero_dismissed: true}))")
+    context.add_init_script(_WATCH)
+    browser = Browser(context.new_page(), f"http://127.0.0.1:{server.port}")
+    try:
+        browser.open()
+        if tab:
+            browser.open_tab()
+        yield browser
+        assert not browser.wrong, browser.wrong
+    finally:
+        context.close()
