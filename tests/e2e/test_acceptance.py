@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gh200_lab.place import ROOT
-from tests.gpu_stand_in.stand_in import HERE, CannotBuild, build, clean_environment, run
+from tests.cuda_sim.stand_in import HERE, CannotBuild, build, clean_environment, run
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 # Judged on a GH200 only, or asked for.

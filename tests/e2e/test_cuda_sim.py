@@ -13,7 +13,7 @@ from preloaded import Preloaded
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run
-from tests.gpu_stand_in.needed import stand_in_or_skip
+from tests.cuda_sim.needed import stand_in_or_skip
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 

@@ -17,7 +17,7 @@ from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.make import make_model
 from gh200_lab.tiny.pictures import make_pictures
 from gh200_lab.tiny.run import Run, weights
-from tests.gpu_stand_in.needed import stand_in_or_skip
+from tests.cuda_sim.needed import stand_in_or_skip
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 

@@ -18,7 +18,7 @@ from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
 from simpletuner.gh200.telemetry.reader import read_folder
 from simpletuner.gh200.telemetry.record import Record
-from tests.gpu_stand_in.stand_in import HERE, CannotBuild, build
+from tests.cuda_sim.stand_in import HERE, CannotBuild, build
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
@@ -131,7 +131,7 @@ def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
     seen = read_folder(run.output)
     assert list(seen.ranks) == [0, 1] and seen.missing == ()
     # A few differ from run to run, with what caches held in time; a record that waits would add one for each. That
-    # reading itself neither waits nor copies is tests/gpu_stand_in/checks/telemetry.py's.
+    # reading itself neither waits nor copies is tests/cuda_sim/checks/telemetry.py's.
     written = sum(len(rank.records) for rank in seen.ranks.values())
     assert written > 20 and waits["two"] - waits["two_off"] < written / 2, (waits, written)
     for rank, records in seen.ranks.items():

@@ -10,9 +10,9 @@ from on_stand_in import Trained, trained
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run
+from tests.cuda_sim.needed import stand_in_or_skip
 from tests.golden.records import Records, digest
 from tests.golden.workplace import Workplace
-from tests.gpu_stand_in.needed import stand_in_or_skip
 
 pytestmark = [
     pytest.mark.fork,

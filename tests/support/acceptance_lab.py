@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.gpu_stand_in.stand_in import Machine
+from tests.cuda_sim.stand_in import Machine
 
 MIB = 1 << 20
 STOCK_TORCH = {"version": "2.14.1", "cuda": "13.0", "available": True, "device_count": 1, "architectures": []}

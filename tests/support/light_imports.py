@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_stand_in.needed import stand_in_or_skip
-from tests.gpu_stand_in.stand_in import Machine
+from tests.cuda_sim.needed import stand_in_or_skip
+from tests.cuda_sim.stand_in import Machine
 
 
 @pytest.fixture(autouse=True)

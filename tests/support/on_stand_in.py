@@ -12,7 +12,7 @@ from typing import Any
 from gh200_lab.place import ROOT
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run, weights
-from tests.gpu_stand_in.stand_in import HERE
+from tests.cuda_sim.stand_in import HERE
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from diagnostic_lab import REPO, schema_errors
 from gh200_lab.pages import acceptance as acceptance_page
 from simpletuner.gh200.diagnostic.acceptance.claims import CLAIMS
 from simpletuner.gh200.diagnostic.acceptance.session import PARTS
-from tests.gpu_stand_in.stand_in import Machine
+from tests.cuda_sim.stand_in import Machine
 
 pytestmark = pytest.mark.unit
 SCRIPT = REPO / "gh200_diagnostic.py"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gh200_lab.place import ROOT
-from tests.gpu_stand_in.stand_in import CannotBuild, build, run
+from tests.cuda_sim.stand_in import CannotBuild, build, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 HBM_MB = 64

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_stand_in.needed import stand_in_or_skip
-from tests.gpu_stand_in.stand_in import HERE, ROOT, Ran, run
+from tests.cuda_sim.needed import stand_in_or_skip
+from tests.cuda_sim.stand_in import HERE, ROOT, Ran, run
 
 CHECKS = HERE / "checks"
 SMALL = ["--devices", "2", "--hbm-mb", "4", "--managed-mb", "64"]

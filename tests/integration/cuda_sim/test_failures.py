@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu_stand_in.stand_in import Machine, read_log
+from tests.cuda_sim.stand_in import Machine, read_log
 
 LATENTS = 6
 SCENARIO = f"""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_stand_in import stand_in
-from tests.gpu_stand_in.needed import stand_in_or_skip
-from tests.gpu_stand_in.stand_in import HERE, NO_COMPILER, CannotBuild, build, clean_environment, run
+from tests.cuda_sim import stand_in
+from tests.cuda_sim.needed import stand_in_or_skip
+from tests.cuda_sim.stand_in import HERE, NO_COMPILER, CannotBuild, build, clean_environment, run
 
 RUN = HERE / "run.sh"
 CROSS_COMPILER = "aarch64-linux-gnu-gcc"
@@ -199,7 +199,7 @@ def test_stand_in_torch_without_cuda_is_one_error(tmp_path: Path) -> None:
 
 def copied(folder: Path) -> Path:
     """The stand-in in a tree of its own, so that it has to build itself."""
-    there = folder / "tests" / "gpu_stand_in"
+    there = folder / "tests" / "cuda_sim"
     shutil.copytree(HERE, there, ignore=shutil.ignore_patterns("__pycache__"))
     return there
 
@@ -214,7 +214,7 @@ def test_stand_in_two_processes_build_at_once(tmp_path: Path) -> None:
         "libcuda.so.1",
         "libnvidia-ml.so.1",
     ]
-    assert len(list((tmp_path / "build/gpu_stand_in").iterdir())) == 1, "nothing half-built is left"
+    assert len(list((tmp_path / "build/cuda_sim").iterdir())) == 1, "nothing half-built is left"
 
 
 def test_stand_in_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu_stand_in.stand_in import CannotBuild, Machine, old_bindings
+from tests.cuda_sim.stand_in import CannotBuild, Machine, old_bindings
 
 pytestmark = pytest.mark.unit
 MIB = 1 << 20

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_stand_in.needed import stand_in_or_skip
-from tests.gpu_stand_in.stand_in import ROOT, CannotBuild, Machine, build, old_bindings
+from tests.cuda_sim.needed import stand_in_or_skip
+from tests.cuda_sim.stand_in import ROOT, CannotBuild, Machine, build, old_bindings
 
 PREAMBLE = """
 from simpletuner.gh200.memory.driver import *

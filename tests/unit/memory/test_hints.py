@@ -9,7 +9,7 @@ from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
-from tests.gpu_stand_in.stand_in import Machine
+from tests.cuda_sim.stand_in import Machine
 
 PREAMBLE = """
 import torch

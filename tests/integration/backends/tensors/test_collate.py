@@ -24,7 +24,7 @@ from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.runtime import end
 from simpletuner.gh200.state import StateHooks
-from tests.gpu_stand_in.stand_in import Machine, read_log
+from tests.cuda_sim.stand_in import Machine, read_log
 from tests.support.unified_lab import FolderBackend, tiered, unified
 
 

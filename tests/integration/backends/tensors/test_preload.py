@@ -27,7 +27,7 @@ from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.runtime import end
-from tests.gpu_stand_in.stand_in import Machine
+from tests.cuda_sim.stand_in import Machine
 from tests.support.unified_lab import Folder, FolderBackend, tiered, unified
 
 
@@ -516,7 +516,7 @@ import torch
 from gh200_lab.memory_run import begin_memory_run, held
 from simpletuner.gh200.runtime import end
 from tests.integration.backends.tensors.test_preload import TextCache, filled, read_ahead
-from tests.gpu_stand_in.stand_in import Machine
+from tests.cuda_sim.stand_in import Machine
 from tests.support.unified_lab import FolderBackend, unified
 
 begin_memory_run(unified())

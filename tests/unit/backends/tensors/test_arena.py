@@ -12,7 +12,7 @@ from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget, ho
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
-from tests.gpu_stand_in.stand_in import Machine, read_log
+from tests.cuda_sim.stand_in import Machine, read_log
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,

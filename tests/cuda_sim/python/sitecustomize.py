@@ -1,4 +1,4 @@
-"""Loaded by every Python that tests/gpu_stand_in/run.sh starts; waits for torch, and gives its CUDA device kernels."""
+"""Loaded by every Python that tests/cuda_sim/run.sh starts; waits for torch, and gives its CUDA device kernels."""
 
 from __future__ import annotations
 

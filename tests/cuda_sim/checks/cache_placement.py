@@ -25,7 +25,7 @@ from simpletuner.gh200.memory.batch_copy import OneCopy, PinningFailed  # noqa: 
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.memory.transfer_paths import WAYS, Timed, Timing, Way, time_ways  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
-from tests.gpu_stand_in.stand_in import read_log  # noqa: E402
+from tests.cuda_sim.stand_in import read_log  # noqa: E402
 from tests.support.unified_lab import FolderBackend, tiered  # noqa: E402
 
 DEVICE = 1

@@ -18,7 +18,7 @@ def find_library() -> ctypes.CDLL:
         view = library.stand_in_kernel_view
     except AttributeError:
         raise RuntimeError(
-            "the GPU stand-in's library is not preloaded; start the program with tests/gpu_stand_in/run.sh"
+            "the GPU stand-in's library is not preloaded; start the program with tests/cuda_sim/run.sh"
         ) from None
     view.argtypes = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int]
     view.restype = ctypes.c_void_p

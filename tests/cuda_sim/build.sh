@@ -14,7 +14,7 @@ fi
 shopt -s nullglob
 sources=("$here"/driver/*.c)
 version=$(cat "$here"/driver/*.[ch] "${BASH_SOURCE[0]}" | sha256sum | cut -c1-16)
-folder=$here/../../build/gpu_stand_in/$(basename "$compiler")-$version
+folder=$here/../../build/cuda_sim/$(basename "$compiler")-$version
 if [[ -d $folder ]]; then
     realpath "$folder"
     exit

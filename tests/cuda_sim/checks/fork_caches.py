@@ -26,7 +26,7 @@ from simpletuner.gh200.memory import affinity  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import Driver, load_driver  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
-from tests.gpu_stand_in.stand_in import read_log  # noqa: E402
+from tests.cuda_sim.stand_in import read_log  # noqa: E402
 from tests.support.unified_lab import FolderBackend, tiered  # noqa: E402
 
 DEVICE = 1  # CUDA's; CUDA_VISIBLE_DEVICES names the two by UUID, the other way round than NVML

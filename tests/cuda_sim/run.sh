@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Runs a command on a CUDA device made of host memory. See usage below.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+usage() {
+    cat <<'HELP'
+usage: tests/cuda_sim/run.sh [options] COMMAND...
+
+Runs COMMAND, and every process it starts, on CUDA devices made of host memory: torch's own CUDA code (allocators,
+streams, copies, pinned memory) above a strict runtime and driver, with kernels done by CPU code on the same bytes.
+
+  --devices N       GPUs that nvidia-smi and CUDA see (1..16; default 1)
+  --hbm-mb N        memory of each GPU, per process (default 8192)
+  --managed-mb N    managed memory a process may have (default 16384)
+  --mode MODE       numa  HBM is a NUMA node: the CPU reads managed pages in it, first touch follows the advice (default)
+                    cdmm  coherent, but HBM is the driver's: a page the CPU touches comes back from HBM
+                    pcie  no shared page tables: the GPU does not read ordinary memory
+  --page-kb N       4 or 64, the size of managed pages (default 64)
+  --fail-every N    every Nth call of the driver (cu...) fails with CUDA_ERROR_UNKNOWN; torch's own (cuda...) do not
+  --report FILE     every process that used the GPU appends one line of JSON when it ends: calls, violations, copies,
+                    synchronisations, launches nobody handled, what was left
+  --help            this text
+
+Set for single runs in the environment: CUDA_VISIBLE_DEVICES works as ever; STAND_IN_LOG=FILE logs every call;
+STAND_IN_TRACE_VIOLATIONS=1 prints the Python stack of each violation; STAND_IN_BACKEND=gloo makes torch.distributed
+take gloo where it is asked for NCCL; STAND_IN_RANDOM=cpu draws from the CPU's generator wherever the device's default
+one is meant, to compare a run with one on the CPU; STAND_IN_FAIL=NAME with STAND_IN_FAIL_AFTER, STAND_IN_FAIL_TIMES and
+STAND_IN_FAIL_CODE lets one function fail; STAND_IN_VERSION=12090 is an older driver.
+
+Not played: speed, asynchrony, page faults of the GPU, NCCL, CUDA graphs, compiled and Triton kernels.
+
+  tests/cuda_sim/run.sh --devices 2 .venv/bin/python -c "import torch; print(torch.ones(3, device='cuda:1'))"
+HELP
+}
+
+die() {
+    echo "error: $1" >&2
+    [[ -z ${2:-} ]] || echo "  fix: $2" >&2
+    exit 2
+}
+
+# whole NAME VALUE LOWEST HIGHEST
+whole() {
+    if ! [[ $2 =~ ^[0-9]{1,9}$ ]] || ((10#$2 < $3 || 10#$2 > $4)); then
+        die "$1 needs a whole number from $3 to $4, got '$2'" "tests/cuda_sim/run.sh --help"
+    fi
+}
+
+devices=1 hbm=8192 managed=16384 mode=numa page=64 every=0 report=''
+while (($#)); do
+    case $1 in
+        --devices | --hbm-mb | --managed-mb | --mode | --page-kb | --fail-every | --report)
+            (($# > 1)) || die "$1 needs a value" "tests/cuda_sim/run.sh --help"
+            ;;&
+        --devices) whole "$1" "$2" 1 16 && devices=$2 && shift ;;
+        --hbm-mb) whole "$1" "$2" 1 1048576 && hbm=$2 && shift ;;
+        --managed-mb) whole "$1" "$2" 1 1048576 && managed=$2 && shift ;;
+        --fail-every) whole "$1" "$2" 1 999999999 && every=$2 && shift ;;
+        --mode)
+            [[ $2 =~ ^(numa|cdmm|pcie)$ ]] || die "--mode is numa, cdmm or pcie, got '$2'" "--mode numa"
+            mode=$2 && shift
+            ;;
+        --page-kb)
+            [[ $2 =~ ^(4|64)$ ]] || die "--page-kb is 4 or 64, got '$2'" "--page-kb 64"
+            page=$2 && shift
+            ;;
+        --report)
+            report=$(realpath -m -- "$2") && shift
+            [[ -d $(dirname "$report") ]] || die "--report: there is no folder $(dirname "$report")" "make it first"
+            [[ ! -d $report ]] || die "--report: $report is a folder" "name a file"
+            ;;
+        --help | -h) usage && exit ;;
+        --) shift && break ;;
+        -*) die "unknown option: $1" "tests/cuda_sim/run.sh --help" ;;
+        *) break ;;
+    esac
+    shift
+done
+(($#)) || die "no command to run" "tests/cuda_sim/run.sh python -c 'import torch'"
+export PATH=$here/bin:$PATH
+command -v -- "$1" >/dev/null || die "there is no command '$1'" "name a program on PATH, or its path"
+
+libraries=$("$here/build.sh")
+kibibyte=1024 mebibyte=1048576
+export STAND_IN_DEVICES=$devices STAND_IN_HBM=$((10#$hbm * mebibyte)) STAND_IN_MANAGED=$((10#$managed * mebibyte))
+export STAND_IN_MODE=$mode STAND_IN_PAGE=$((page * kibibyte)) STAND_IN_FAIL_EVERY=$every STAND_IN_REPORT=$report
+export PYTHONPATH=$here/python${PYTHONPATH:+:$PYTHONPATH}
+export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_PRELOAD=$libraries/libcuda.so.1${LD_PRELOAD:+:$LD_PRELOAD}
+exec "$@"
