@@ -14,7 +14,7 @@ PACKAGE = HERE / "simpletuner"
 
 
 def main() -> int:
-    if not (PACKAGE / "gh200" / "diagnostic" / "command.py").is_file():
+    if not (PACKAGE / "gh200" / "cli" / "doctor.py").is_file():
         print(
             f"error: there is no simpletuner/gh200 beside {Path(__file__).name}\n"
             f"  where: {HERE}\n"

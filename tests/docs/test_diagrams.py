@@ -30,9 +30,7 @@ def test_a_picture_that_is_not_current_is_named(tmp_path: Path, capsys: pytest.C
 
 def test_the_rooms_are_those_of_the_contract() -> None:
     found = pictures.layers()
-    assert {"ramp", "datasets", "caches", "pools", "start", "leave", "telemetry"} in map(set, found) and found[0] == [
-        "new_job"
-    ]
+    assert {"ramp", "backends", "offload", "preemption", "telemetry"} in map(set, found) and found[0] == ["watch"]
     drawn = pictures.rooms()
     assert all(f">{name}" in drawn for layer in found for name in layer) and ">ramp/<" in drawn
 

@@ -17,15 +17,15 @@ PARSE = """
 import json, sys
 from pathlib import Path
 from simpletuner.helpers.configuration.loader import load_config
-from simpletuner.gh200.preflight import start
+from simpletuner.gh200.preflight import startup
 from simpletuner.gh200.state import StateHooks
 # It would rightly stop: the models and pictures the examples name are the reader's.
-start.check_command_line = lambda argv: None
+startup.check_command_line = lambda argv: None
 found = {}
 names, answer = sys.argv[1:]
 for path in json.loads(names):
     sys.argv = ["train.py", "--config", path]
-    start.take_config_flag()
+    startup.take_config_flag()
     config = load_config(None, exit_on_error=True)
     found[path] = [config.model_family, config.max_train_steps, sorted(StateHooks.get_raw_config())]
 Path(answer).write_text(json.dumps(found))

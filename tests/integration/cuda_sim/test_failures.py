@@ -15,7 +15,7 @@ SCENARIO = f"""
 import os
 import torch
 from gh200_lab.memory_run import begin_memory_run, held, store
-from simpletuner.gh200.backends.tensors import sites
+from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.memory.driver import Driver, load_driver
@@ -34,17 +34,14 @@ for epoch in range(2):
     right(values)
     right([text.torch_load("0.pt")])
     for step in range(3):
-        sites.micro_batch_begins(3 * epoch + step)
+        hooks.micro_batch_begins(3 * epoch + step)
     for batch in (values[::2], values[1::2]):
-        for value in batch:
-            slot = store().slot_of(value)
-            if slot is not None and slot.managed:
-                sites._prefetch(held(), slot)
-        sites.moved_together(batch)
-        [sites.known_finite(value) for value in batch]
+        hooks._prefetch(held(), batch)
+        hooks.moved_together(batch)
+        [hooks.known_finite(value) for value in batch]
     optimize_batch_for_gh200({{"latents": values}})
     right(values)
-    del values, value, batch, slot
+    del values, batch
     store().drop(os.path.abspath("1.pt"))
     right([backend.torch_load("0.pt"), backend.torch_load("1.pt")])
 end()

@@ -185,7 +185,7 @@ else:
 def test_allocation_interrupt_ends_with_130_and_no_report(machine: Machine) -> None:
     output = machine.run(
         """
-from simpletuner.gh200.diagnostic import command as diagnostic
+from simpletuner.gh200.cli import doctor as diagnostic
 from simpletuner.gh200.diagnostic.machine import Machine
 diagnostic.Progress.__call__ = lambda self, work: (_ for _ in ()).throw(KeyboardInterrupt()) if "GPU" in work else None
 print("CODE", diagnostic.main([], Machine(importable=lambda name: False)))

@@ -97,7 +97,7 @@ import torch
 from gh200_lab.memory_run import begin_memory_run, held, store
 from simpletuner.gh200.runtime import end
 from tests.support.unified_lab import FolderBackend, tiered, unified
-from simpletuner.gh200.backends.tensors import sites as cache_sites
+from simpletuner.gh200.backends.tensors import hooks as cache_sites
 from simpletuner.gh200.memory import hints as uvm
 def load(backend, n, size=40_000):
     torch.save(torch.full((size,), float(n)), f"{n}.pt")
@@ -257,14 +257,14 @@ def test_unified_cdmm_is_cpu_first_whatever_is_asked(machine: Machine) -> None:
         ON_THE_DRIVER
         + FREE
         + """
-from simpletuner.gh200 import run
+from simpletuner.gh200 import runtime
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.sources import read_settings
 raw = {"gh200_optimizations": {"enable_uvm_hints": True, "uvm_access_pattern": "gpu_first"}}
 settings = read_settings(raw, {})
-begun = run.begin(settings, CacheOptions.from_settings(settings))
-assert "cpu_first instead of gpu_first" in begun.on[run.HINTS] and "CDMM" in begun.on[run.HINTS], begun.on
+begun = runtime.begin(settings, CacheOptions.from_settings(settings))
+assert "cpu_first instead of gpu_first" in begun.on[runtime.HINTS] and "CDMM" in begun.on[runtime.HINTS], begun.on
 begin_memory_run(unified())
 whole = free()
 backend = tiered(FolderBackend())
