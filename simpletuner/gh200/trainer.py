@@ -130,7 +130,7 @@ class TrainerHooks:
         if not current.options.kinds:
             return
         from .backends.tensors.hooks import device_known
-        from .preflight.latents import latent_batch
+        from .preflight.config import latent_batch
 
         keys = ("resolution", "resolution_type", "train_batch_size")
         config = {key: getattr(self.config, key, None) for key in keys}

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from .limits import GB, Limit, format_size, memory_limits
-from .shared_counters import lasting_cells
+import ctypes
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .limits import GB, Limit, format_size, memory_limits
+
+Cells = NDArray[np.int64]
+CELL = 8  # bytes
 # What a budget shares with the native code that takes of it: the bound; bytes that pools have; bytes they were ever
 # handed; up to where that may go. Native code writes the middle two, Python the others, so neither undoes the other.
 LIMIT, IN_USE, HANDED, CEILING, CELLS = range(5)
+
+
+def shared_counters(count: int) -> Cells:
+    """Numbers that native code shares by their address; never freed, as it may use them after the interpreter's end."""
+    allocate = ctypes.CDLL(None).calloc
+    allocate.restype, allocate.argtypes = ctypes.c_void_p, (ctypes.c_size_t, ctypes.c_size_t)
+    address = allocate(count, CELL)
+    if not address:
+        raise MemoryError(f"there is no memory for {count} numbers")
+    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
 
 
 class ManagedBudget:
@@ -15,7 +31,7 @@ class ManagedBudget:
 
     def __init__(self, limit: int, name: str) -> None:
         self.limit, self.name = limit, name
-        self._cells = lasting_cells(CELLS)
+        self._cells = shared_counters(CELLS)
         self._cells[LIMIT] = limit
         self.tightest = self.look()
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from ..memory.budget import ManagedBudget
+from ..memory.budget import Cells, ManagedBudget
 from ..memory.driver import Driver
 from ..memory.limits import format_size
-from ..memory.shared_counters import Cells
 from .native_callbacks import (
     ADVISE,
     ALLOCATE,

@@ -6,9 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from ..memory.budget import ManagedBudget
+from ..memory.budget import ManagedBudget, shared_counters
 from ..memory.driver import HOST, Driver, Place
-from ..memory.shared_counters import lasting_cells
 from .allocator_events import AllocatorEvents
 from .native_callbacks import BYTES, CELLS, CONTEXT, MAPPED_FOR, ON_GPU, PEAK, PREFERS, ROW, ROWS, TABLE, callbacks
 
@@ -30,7 +29,7 @@ class Blocks:
 
     def __init__(self, kind: Kind, driver: Driver, device: int, budget: ManagedBudget) -> None:
         self.kind = kind
-        self._cells = lasting_cells(CELLS)
+        self._cells = shared_counters(CELLS)
         gpu = driver.packed(Place(device))
         self._cells[CONTEXT] = driver.context(device)
         self._cells[ON_GPU] = kind.on_gpu

@@ -11,9 +11,8 @@ import ctypes
 from functools import cache
 from typing import Any
 
-from ..memory.budget import CEILING, HANDED, IN_USE, LIMIT
+from ..memory.budget import CEILING, CELL, HANDED, IN_USE, LIMIT
 from ..memory.driver import ATTACH_GLOBAL, Advice, Driver
-from ..memory.shared_counters import CELL
 
 # What one kind of memory shares with this code, number by number.
 # Which context and places its blocks have (0: mapped for nobody), whether free HBM is room for them; then their bytes.

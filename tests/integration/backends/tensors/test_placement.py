@@ -17,7 +17,7 @@ from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory.transfer_paths import Way
-from simpletuner.gh200.preflight.latents import latent_batch
+from simpletuner.gh200.preflight.config import latent_batch
 from simpletuner.gh200.runtime import end
 from tests.support.unified_lab import FolderBackend, tiered, unified
 
