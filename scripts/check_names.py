@@ -27,6 +27,8 @@ LEFT_OUT = (
     "tests/golden/records/",
     "tests/golden/v1/",
     "patches/lock.json",
+    "docs/MODULE_PATHS.md",
+    "docs/module_paths.json",
     "requirements/",
 )
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -68,6 +70,15 @@ def duplicate_classes(root: Path) -> Iterator[str]:
                 yield f"class {name} is defined {len(found)} times in {package}: {', '.join(found)}"
 
 
+def rendered(words: Mapping[str, str], allowed: Mapping[str, Mapping[str, int]]) -> str:
+    """The vocabulary as JSON, with one line for each word and each file."""
+    parts = {
+        title: ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in part.items())
+        for title, part in (("words", words), ("allowed", allowed))
+    }
+    return "{\n" + ",\n".join(f' "{title}": {{\n{lines}\n }}' for title, lines in parts.items()) + "\n}\n"
+
+
 def main() -> int:
     """Prints each problem; with --write, lowers the counts first."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -86,7 +97,7 @@ def main() -> int:
             if name in found
         }
         vocabulary["allowed"] = allowed = {name: counts for name, counts in lowered.items() if counts}
-        file.write_text(json.dumps(vocabulary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        file.write_text(rendered(vocabulary["words"], allowed), encoding="utf-8")
     problems = [
         f"{name}: {word!r} is used {count} times, {allowed.get(name, {}).get(word, 0)} allowed; write: {vocabulary['words'][word]}"
         for name, counts in sorted(found.items())

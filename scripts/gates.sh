@@ -9,9 +9,10 @@ usage() {
     cat <<'HELP'
 usage: scripts/gates.sh [--help]
 
-ruff check, ruff format --check, mypy and lint-imports, as pyproject.toml configures them. Needs .venv, no fork.
+ruff check, ruff format --check, mypy and lint-imports, as pyproject.toml configures them, and scripts/check_names.py: words
+of the old vocabulary, classes that are defined twice in a package. Needs .venv, no fork.
 
-exit code: 0 when all four passed
+exit code: 0 when all five passed
 HELP
 }
 
@@ -32,5 +33,6 @@ gate ruff check --quiet .
 gate ruff format --quiet --check .
 gate mypy
 gate lint-imports --no-logo
+gate python scripts/check_names.py
 ((${#failed[@]} == 0)) || gh200_die "these gates are shut: ${failed[*]}" "see above" "mend it, then scripts/gates.sh" 1
-gh200_say "gates: ruff, mypy and lint-imports passed"
+gh200_say "gates: ruff, mypy, lint-imports and names passed"

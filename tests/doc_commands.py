@@ -259,6 +259,7 @@ COMMANDS: dict[str, How] = {
     "python -m gh200_lab.pages.telemetry --write": Elsewhere(
         "tests/unit/telemetry/test_files.py", "telemetry_docs.main"
     ),
+    "python -m gh200_lab.pages.module_paths --write": Elsewhere("tests/docs/test_module_paths.py", "module_paths.main"),
     "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/config/test_sources.py", "settings_docs.main"),
     "python -m gh200_lab.pages.pictures --write": Elsewhere("tests/docs/test_diagrams.py", "pictures.main"),
     "python -m gh200_lab.pages.diagnostic --write": Elsewhere(

@@ -35,7 +35,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
-class Memory:
+class GpuBallast:
     """The GPU's memory from outside of torch's pools: what was free at first, and the plain memory that fills it."""
 
     def __init__(self, leave: int | None) -> None:
@@ -60,7 +60,7 @@ class Watch:
         self.orders = orders
         self.begun = 0
         self.read_seconds = 0.0
-        self._memory = Memory(orders.get("leave")) if orders.get("measure") or "leave" in orders else None
+        self._memory = GpuBallast(orders.get("leave")) if orders.get("measure") or "leave" in orders else None
         self._began = 0.0
         self._accumulate, self._backward = Accelerator.accumulate, Accelerator.backward
 

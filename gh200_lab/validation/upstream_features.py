@@ -11,7 +11,7 @@ from ..scenario import Scenario, main, parser
 from .upstream_probes import attention, audio, manual_validation
 from .upstream_run import Limits
 from .upstream_select import all_test_files, files_saying, files_testing, of_one_model
-from .upstream_tests import CHUNK, Plan, compare
+from .upstream_tests import CHUNK, TestRunPlan, compare
 from .upstream_trees import both_trees, overridden_modules, patched_modules
 
 DESCRIPTION = """\
@@ -87,9 +87,9 @@ def _audio_tests(place: Place, chosen: argparse.Namespace) -> str:
     return compare(place, files_testing(both_trees(place).pristine, AUDIO), _plan(chosen), "audio-tests")
 
 
-def _plan(chosen: argparse.Namespace) -> Plan:
+def _plan(chosen: argparse.Namespace) -> TestRunPlan:
     since = STARTED if chosen.fresh else 0.0
-    return Plan(chosen.jobs, chosen.chunk, Limits(test=chosen.test_seconds), since, chosen.keep)
+    return TestRunPlan(chosen.jobs, chosen.chunk, Limits(test=chosen.test_seconds), since, chosen.keep)
 
 
 _OF_PART = {

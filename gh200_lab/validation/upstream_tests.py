@@ -28,7 +28,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class TestRunPlan:
     jobs: int = 2
     chunk: int = CHUNK
     limits: Limits = field(default_factory=Limits)
@@ -38,7 +38,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TreeComparison:
     """Of each test that is not the same in both trees: what it did, as `pristine -> fork`."""
 
     counts: dict[str, int]
@@ -63,7 +63,7 @@ class Comparison:
 class Suite:
     """Runs files in both trees, several at a time, each worker in copies of its own."""
 
-    def __init__(self, place: Place, trees: Trees, plan: Plan, scratch: Path, held: ExitStack) -> None:
+    def __init__(self, place: Place, trees: Trees, plan: TestRunPlan, scratch: Path, held: ExitStack) -> None:
         self.trees, self.plan, self.work = trees, plan, place.work / "upstream"
         self.cache = Cache(self.work / "results", trees, plan.since)
         self.stop = threading.Event()
@@ -155,7 +155,7 @@ class Suite:
             self.free.put(number)
 
 
-def compare(place: Place, files: Sequence[str], plan: Plan, name: str) -> str:
+def compare(place: Place, files: Sequence[str], plan: TestRunPlan, name: str) -> str:
     """One sentence when the fork loses none of the tests in these files; Failed when it does, or when none runs."""
     if not files:
         raise Failed("upstream's tests do not run: no test file of the pristine tree concerns this")
@@ -172,7 +172,7 @@ def compare(place: Place, files: Sequence[str], plan: Plan, name: str) -> str:
     return _verdict(compared, suite.work / f"{name}.json", len(files))
 
 
-def _verdict(compared: Comparison, details: Path, files: int) -> str:
+def _verdict(compared: TreeComparison, details: Path, files: int) -> str:
     details.write_text(json.dumps(vars(compared), indent=2) + "\n", encoding="utf-8")
     if not any(compared.counts[key] for key in ("pass on both", "lost", "unstable")):
         raise Failed(f"upstream's tests do not run: none of {files} files has a test that passes on the pristine tree")
@@ -186,7 +186,7 @@ def _verdict(compared: Comparison, details: Path, files: int) -> str:
     return f"{files} files, the fork loses none; {compared.sentence()}"
 
 
-def _compared(suite: Suite) -> Comparison:
+def _compared(suite: Suite) -> TreeComparison:
     before, after = suite.results["pristine"], suite.results["fork"]
     suspects = losses(before, after)
     files = sorted({name.partition("::")[0] for name in suspects})
@@ -200,7 +200,7 @@ def _compared(suite: Suite) -> Comparison:
         files = sorted({name.partition("::")[0] for name in suspects})
     counts = _counts(before, after, set(suspects) | set(unstable))
     counts |= {"lost": len(suspects), "unstable": len(unstable)}
-    return Comparison(counts, suspects, unstable, losses(after, before), suite.unfinished, suite.reused)
+    return TreeComparison(counts, suspects, unstable, losses(after, before), suite.unfinished, suite.reused)
 
 
 def losses(before: Results, after: Results) -> dict[str, str]:

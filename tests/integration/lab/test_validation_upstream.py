@@ -19,7 +19,7 @@ from gh200_lab.validation.upstream_features import options, scenarios
 from gh200_lab.validation.upstream_probes import audio, manual_validation
 from gh200_lab.validation.upstream_run import Limits, read_report
 from gh200_lab.validation.upstream_select import all_test_files, files_saying, files_testing, of_one_model
-from gh200_lab.validation.upstream_tests import Plan, compare, losses
+from gh200_lab.validation.upstream_tests import TestRunPlan, compare, losses
 from gh200_lab.validation.upstream_trees import Trees, both_trees, digest, mirror, overridden_modules, patched_modules
 
 pytestmark = pytest.mark.unit
@@ -31,7 +31,7 @@ PACKAGE = {
     "simpletuner/helpers/other.py": "WHICH = 'pristine'\n",
 }
 ADDER = "from simpletuner.helpers.adder import add\n"
-QUICK = Plan(jobs=2, chunk=3, limits=Limits(test=20, start=60, file=5, linger=1))
+QUICK = TestRunPlan(jobs=2, chunk=3, limits=Limits(test=20, start=60, file=5, linger=1))
 
 
 def write(tree: Path, files: dict[str, str]) -> None:
@@ -56,11 +56,11 @@ def pristine(place: Place) -> Path:
     return place.pristine
 
 
-def run(place: Place, plan: Plan = QUICK) -> str:
+def run(place: Place, plan: TestRunPlan = QUICK) -> str:
     return compare(place, all_test_files(pristine(place)), plan, "tests")
 
 
-def refused(place: Place, plan: Plan = QUICK) -> str:
+def refused(place: Place, plan: TestRunPlan = QUICK) -> str:
     with pytest.raises(Failed) as problem:
         run(place, plan)
     return str(problem.value)
@@ -209,7 +209,7 @@ def test_a_process_that_dies_costs_only_its_own_file(place: Place) -> None:
 def test_what_takes_too_long_is_reported(place: Place) -> None:
     slow = "import time\ndef test_slow(): time.sleep(600)\ndef test_quick(): pass\n"
     write(pristine(place), {"tests/test_slow.py": slow, "tests/test_stuck.py": "import time\ntime.sleep(600)\n"})
-    said = run(place, Plan(chunk=1, limits=Limits(test=2, start=9, file=1, linger=1)))
+    said = run(place, TestRunPlan(chunk=1, limits=Limits(test=2, start=9, file=1, linger=1)))
     assert "tests/test_stuck.py on the fork tree (timed out after 10 s)" in said
     assert "tests/test_slow.py::test_slow on the pristine tree (timed out)" in said
     assert "1 pass on both" in said
@@ -246,7 +246,7 @@ def test_results_are_used_again_while_nothing_changed(place: Place, tmp_path: Pa
     write(pristine(place), {two: counted(log) + "def test_it(): assert 1\n"})
     run(place)
     assert ran() == ["test_two fork", "test_two pristine"]
-    run(place, Plan(limits=QUICK.limits, since=time.time() + 1))
+    run(place, TestRunPlan(limits=QUICK.limits, since=time.time() + 1))
     assert len(ran()) == 4
 
 

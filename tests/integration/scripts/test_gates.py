@@ -38,10 +38,10 @@ def test_the_layers_of_this_checkout_hold(checkout: Path) -> None:
     ("file", "line", "told"),
     [
         ("simpletuner/gh200/stray.py", "", "stray"),
-        ("simpletuner/gh200/errors.py", "from .settings import keys", "gh200.errors -> simpletuner.gh200.config"),
+        ("simpletuner/gh200/errors.py", "from .config import keys", "gh200.errors -> simpletuner.gh200.config"),
         (
             "simpletuner/gh200/ramp/lr.py",
-            "from ..caches import dirs",
+            "from ..backends.tensors import directories",
             "gh200.ramp.lr -> simpletuner.gh200.backends.tensors",
         ),
         ("simpletuner/gh200/runtime.py", "def late():\n    from .memory import numa", "inside a function"),
@@ -71,3 +71,47 @@ def test_a_wrong_type_is_found(checkout: Path) -> None:
     path.write_text(path.read_text() + "\nWRONG: int = 'text'\n")
     done = gate(checkout, "mypy")
     assert done.returncode == 1 and "gh200_rebase/text.py" in done.stdout
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Path:
+    """A checkout of one module, with a vocabulary of one word that it may use once."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for name in ("scripts", "simpletuner/gh200", "gh200_rebase", "gh200_lab"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "simpletuner/gh200/part.py").write_text("class OldWord: ...\n")
+    (tmp_path / "scripts/vocabulary.json").write_text(
+        '{"words": {"old word": "new"}, "allowed": {"simpletuner/gh200/part.py": {"old word": 1}}}'
+    )
+    return tmp_path
+
+
+def check_names(checkout: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return gate(checkout, "python", str(ROOT / "scripts/check_names.py"), "--root", str(checkout), *options)
+
+
+@pytest.mark.parametrize("line", ["old_word = 1", "# an old word", "class OldWords2: OldWord()", "x = 'Old-word'"])
+def test_a_new_use_of_an_old_word_is_named(names: Path, line: str) -> None:
+    assert check_names(names).returncode == 0
+    with (names / "simpletuner/gh200/part.py").open("a") as file:
+        file.write(line + "\n")
+    done = check_names(names)
+    assert done.returncode == 1 and "simpletuner/gh200/part.py" in done.stdout and "write: new" in done.stdout
+
+
+def test_a_class_that_is_defined_twice_in_a_package_is_named(names: Path) -> None:
+    (names / "simpletuner/gh200/other.py").write_text("class Twin: ...\n")
+    (names / "gh200_lab/other.py").write_text("class Twin: ...\n")
+    assert check_names(names).returncode == 0, "in two packages"
+    (names / "simpletuner/gh200/third.py").write_text("class Twin: ...\n")
+    done = check_names(names)
+    assert done.returncode == 1 and "class Twin" in done.stdout and "third.py:1" in done.stdout
+
+
+def test_counts_of_old_words_only_go_down(names: Path) -> None:
+    (names / "simpletuner/gh200/part.py").write_text("old_word = 'old word'\n")
+    assert check_names(names, "--write").returncode == 1, "two uses, and one is allowed"
+    (names / "simpletuner/gh200/part.py").write_text("")
+    assert check_names(names, "--write").returncode == 0
+    (names / "simpletuner/gh200/part.py").write_text("old_word = 1\n")
+    assert check_names(names).returncode == 1
