@@ -140,12 +140,13 @@ def checkout(tmp_path: Path) -> Path:
     program(root / "execute_gh200_rebase.sh", "#!/bin/bash\necho build/fork is the fork of pypi:1.0\n")
     (root / ".venv/bin").mkdir(parents=True)
     program(root / ".venv/bin/python", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
-    for name in ("unit", "fork"):
+    for name in ("unit", "e2e"):
         (root / "tests" / name).mkdir(parents=True)
         (root / "tests" / name / f"test_{name}.py").write_text(
             "import pytest\n@pytest.mark.parametrize('n', range(30))\ndef test_it(n): print('talk')\n"
         )
-    (root / "tests/golden").mkdir()
+    for name in ("golden", "integration", "docs"):
+        (root / "tests" / name).mkdir()
     (root / "tests/conftest.py").write_text(CONFTEST)
     (root / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow: x\naddopts = -ra\n")
     return root
@@ -168,7 +169,7 @@ def test_quiet_tests_end_with_what_pytest_ends_with(checkout: Path) -> None:
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["gates", "fork", "fork's", "unit"]
 
 
-@pytest.mark.parametrize("suite", ["unit", "fork"])
+@pytest.mark.parametrize("suite", ["unit", "e2e"])
 def test_quiet_tests_show_a_failure_whole(checkout: Path, suite: str) -> None:
     broken = checkout / f"tests/{suite}/test_{suite}.py"
     broken.write_text(broken.read_text() + "def test_bad():\n    wanted = 41\n    assert wanted == 42\n")
@@ -178,7 +179,7 @@ def test_quiet_tests_show_a_failure_whole(checkout: Path, suite: str) -> None:
     assert f"FAILED tests/{suite}/test_{suite}.py::test_bad" in done.stdout
 
 
-@pytest.mark.parametrize("suite", ["unit", "fork"])
+@pytest.mark.parametrize("suite", ["unit", "e2e"])
 def test_quiet_tests_fail_by_the_exit_code_whatever_was_printed(checkout: Path, suite: str) -> None:
     ends = "def pytest_unconfigure():\n    import os\n    os._exit(3)\n"
     (checkout / f"tests/{suite}/conftest.py").write_text(ends)
