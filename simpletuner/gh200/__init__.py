@@ -9,10 +9,10 @@ from typing import Any
 _EXPORTS = {
     "GH200Error": "errors",
     "GH200GradientRamp": "ramp.schedule",
-    "GH200InMemoryBackend": "datasets.backend",
-    "Run": "run",
-    "Settings": "settings.schema",
-    "SettingsError": "settings.problems",
+    "GH200InMemoryBackend": "backends.ram.backend",
+    "Run": "runtime",
+    "Settings": "config.schema",
+    "SettingsError": "config.problems",
     "StateHooks": "state",
     "TrainerHooks": "trainer",
     "gh200_uvm_enabled": "memory.hints",
@@ -20,7 +20,7 @@ _EXPORTS = {
     "prefer_cpu_residency": "memory.hints",
     "prefer_gpu_residency": "memory.hints",
     "prefetch_to_device": "memory.hints",
-    "read_settings": "settings.sources",
+    "read_settings": "config.sources",
     "set_uvm_hint_override": "memory.hints",
 }
 __all__ = sorted(_EXPORTS)

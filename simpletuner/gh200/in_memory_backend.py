@@ -1,4 +1,4 @@
-"""The owner's name for `datasets.backend`: a dataset in RAM behind upstream's local backend."""
+"""The owner's name for `backends.ram.backend`: a dataset in RAM behind upstream's local backend."""
 
 from .backends.ram.backend import GH200InMemoryBackend
 
