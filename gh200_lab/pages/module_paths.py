@@ -28,7 +28,7 @@ def moved() -> dict[str, str | None]:
 
 def page() -> str:
     """The table of all paths that have changed."""
-    return _HEAD + "".join(f"| `{old}` | {f'`{new}`' if new else '-'} |\n" for old, new in moved().items())
+    return _HEAD + "".join(f"| {old} | {f'`{new}`' if new else '-'} |\n" for old, new in moved().items())
 
 
 def main(arguments: list[str] | None = None) -> int:
