@@ -34,8 +34,8 @@ PROJECT = Project(ROOT)
 UPSTREAM = FolderTree(PRISTINE)
 # Methods of Accelerate's objects, which have upstream's names by chance, and of Python's.
 ELSEWHERE = {"backward", "log", "persistent_load"}
-# Of tensors and of tqdm; the end of the names of keys.
-OF_OTHER_LIBRARIES = {"_version", "_instances", "_config"}
+# Of tensors and of tqdm; the ends of the names of keys (rank_check).
+OF_OTHER_LIBRARIES = {"_version", "_instances", "_config", "_path"}
 
 
 @cache
