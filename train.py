@@ -13,7 +13,7 @@ TREE = next((tree for tree in TREES if (tree / "simpletuner" / "train.py").is_fi
 if TREE is None:
     sys.exit(
         f"error: {HERE / 'simpletuner' / 'train.py'} does not exist\n"
-        "  why: this folder holds the fork's difference, and no fork was built from it yet\n"
+        "  why: this directory holds the fork's difference, and no fork was built from it yet\n"
         "  fix: build it with ./execute_gh200_rebase.sh"
     )
 sys.path.insert(0, str(TREE))

@@ -10,7 +10,7 @@ from .place import ROOT
 
 
 def see_this_checkout() -> None:
-    """A regular package anywhere on the path beats our folder, which has no `__init__.py`: so it is named beforehand."""
+    """A regular package anywhere on the path beats our directory, which has no `__init__.py`: so it is named beforehand."""
     ours = [str(ROOT / "simpletuner")]
     seen = sys.modules.get("simpletuner")
     if seen is not None and list(seen.__path__) == ours:

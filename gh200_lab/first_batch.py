@@ -1,4 +1,4 @@
-"""Upstream's own metadata backend over a folder of pictures, without a Trainer: off is upstream, on is ours."""
+"""Upstream's own metadata backend over a directory of images, without a Trainer: off is upstream, on is ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.hooks import metadata_backend
 
-NAME = "pictures"
+NAME = "images"
 
 
 def arguments(output: Path, **changes: Any) -> Namespace:
@@ -67,14 +67,14 @@ class Alone:
 
 
 class Scene:
-    """A dataset folder with upstream's objects for it; `restart` forgets what a process keeps, not what lies on disk."""
+    """A dataset directory with upstream's objects for it; `restart` forgets what a process keeps, not what lies on disk."""
 
-    def __init__(self, folder: Path, dataset: dict[str, Any] | None = None, **changes: Any) -> None:
-        self.folder, self.output = folder, folder.parent / f"{folder.name}-output"
+    def __init__(self, directory: Path, dataset: dict[str, Any] | None = None, **changes: Any) -> None:
+        self.directory, self.output = directory, directory.parent / f"{directory.name}-output"
         usual = {
             "id": NAME,
             "type": "local",
-            "instance_data_dir": str(folder),
+            "instance_data_dir": str(directory),
             "resolution": 512,
             "resolution_type": "pixel",
         }
@@ -102,7 +102,7 @@ class Scene:
             (self.output / f"all_image_files_{NAME}.json").unlink()
         backend = DiscoveryMetadataBackend(
             id=NAME,
-            instance_data_dir=str(self.folder),
+            instance_data_dir=str(self.directory),
             cache_file=str(self.output / "aspect_ratio_bucket_indices"),
             metadata_file=str(self.output / "aspect_ratio_bucket_metadata"),
             data_backend=data_backend or LocalDataBackend(Alone(), NAME),
@@ -179,24 +179,24 @@ def queues_that_keep() -> Iterator[None]:
         base.Queue = plain
 
 
-def make_pictures(
-    folder: Path, sizes: Sequence[tuple[int, int]], kinds: Sequence[str] = ("png", "jpg", "webp")
+def make_images(
+    directory: Path, sizes: Sequence[tuple[int, int]], kinds: Sequence[str] = ("png", "jpg", "webp")
 ) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     made = []
     for number, size in enumerate(sizes):
-        path = folder / f"picture-{number:06}.{kinds[number % len(kinds)]}"
+        path = directory / f"image-{number:06}.{kinds[number % len(kinds)]}"
         Image.new("RGB", size, (number % 256, 100, 50)).save(path)
         made.append(path)
     return made
 
 
-def many_links(folder: Path, originals: Sequence[Path], count: int, per_folder: int = 10_000) -> list[str]:
-    """Many names for few pictures: a million files in half a minute, each an inode only once."""
+def many_links(directory: Path, originals: Sequence[Path], count: int, per_directory: int = 10_000) -> list[str]:
+    """Many names for few images: a million files in half a minute, each an inode only once."""
     made = []
     for number in range(count):
-        if number % per_folder == 0:
-            parent = folder / f"{number // per_folder:04}"
+        if number % per_directory == 0:
+            parent = directory / f"{number // per_directory:04}"
             parent.mkdir(parents=True, exist_ok=True)
         original = originals[number % len(originals)]
         made.append(f"{parent}/{number:07}{original.suffix}")
@@ -204,6 +204,6 @@ def many_links(folder: Path, originals: Sequence[Path], count: int, per_folder: 
     return made
 
 
-def tmpfs_folder() -> str:
-    """A folder in memory, where files cost no disk."""
+def tmpfs_directory() -> str:
+    """A directory in memory, where files cost no disk."""
     return "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()

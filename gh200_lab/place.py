@@ -1,4 +1,4 @@
-"""Where the trees are that the lab trains in and compares: the fork, the pristine upstream, a folder to work in."""
+"""Where the trees are that the lab trains in and compares: the fork, the pristine upstream, a directory to work in."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Place:
     work: Path
 
     @contextmanager
-    def folder(self, name: str, keep: bool) -> Iterator[Path]:
+    def directory(self, name: str, keep: bool) -> Iterator[Path]:
         """A fresh one to work in, removed at the end."""
         self.work.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
+        directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
         try:
-            yield folder
+            yield directory
         finally:
             if keep:
-                print(f"kept: {folder}", file=sys.stderr)
+                print(f"kept: {directory}", file=sys.stderr)
             else:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def environment(tree: Path, **more: str) -> dict[str, str]:
@@ -51,7 +51,7 @@ def environment(tree: Path, **more: str) -> dict[str, str]:
     own = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": str(tree),
-        # Upstream's order of buckets hangs on it: two first runs in one folder would show two losses.
+        # Upstream's order of buckets hangs on it: two first runs in one directory would show two losses.
         "PYTHONHASHSEED": "0",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -63,7 +63,7 @@ def main(scenarios: Sequence[Scenario], options: argparse.Namespace) -> int:
     known = {scenario.name: scenario for scenario in scenarios}
     unknown = [name for name in options.only if name not in known]
     if unknown:
-        return _refuse(f"there is no scenario named {', '.join(unknown)}", f"choose from: {', '.join(known)}")
+        return _reject(f"there is no scenario named {', '.join(unknown)}", f"choose from: {', '.join(known)}")
     chosen = [
         scenario
         for scenario in scenarios
@@ -75,7 +75,7 @@ def main(scenarios: Sequence[Scenario], options: argparse.Namespace) -> int:
     try:
         place = find_place()
     except FileNotFoundError as problem:
-        return _refuse(*map(str, problem.args))
+        return _reject(*map(str, problem.args))
     lines = sys.stderr if options.json == "-" else sys.stdout
     outcomes = []
     for scenario in chosen:
@@ -116,6 +116,6 @@ def _write(target: str, content: dict[str, Any]) -> None:
         Path(target).write_text(text, encoding="utf-8")
 
 
-def _refuse(what: str, fix: str) -> int:
+def _reject(what: str, fix: str) -> int:
     print(f"error: {what}\n  fix: {fix}", file=sys.stderr)
     return 2

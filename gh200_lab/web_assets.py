@@ -77,7 +77,7 @@ def _fetched(entry: dict[str, Any], registry: str) -> bytes:
 
 def _unpack(entry: dict[str, Any], data: bytes, into: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-        # The top folder of a package is not always called "package".
+        # The top directory of a package is not always called "package".
         members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
         licences = [name for name in members if "/" not in name and _LICENCE.match(name)]
         for name in [*entry["files"], *licences, "package.json"]:

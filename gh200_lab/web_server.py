@@ -37,27 +37,27 @@ class NoServer(Exception):
 
 
 class WebServer:
-    """It takes most of a minute to start. Its configs, its home and its log are in one folder."""
+    """It takes most of a minute to start. Its configs, its home and its log are in one directory."""
 
-    def __init__(self, folder: Path, tree: Path, config: Any, program: str = PROGRAM) -> None:
-        self.folder, self.configs = folder, folder / "configs"
+    def __init__(self, directory: Path, tree: Path, config: Any, program: str = PROGRAM) -> None:
+        self.directory, self.configs = directory, directory / "configs"
         self.configs.mkdir(parents=True)
         self.write("mine", config)
-        state = folder / "webui"
+        state = directory / "webui"
         state.mkdir()
-        defaults = {"configs_dir": str(self.configs), "output_dir": str(folder), "active_config": "mine"}
+        defaults = {"configs_dir": str(self.configs), "output_dir": str(directory), "active_config": "mine"}
         (state / "defaults.json").write_text(json.dumps(defaults))
         done = {"completed_version": 99, "completed_at": "2026-01-01", "value": ""}
         (state / "onboarding.json").write_text(json.dumps({"steps": dict.fromkeys(_ONBOARDING, done)}))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
-        self.log = folder / "server.log"
+        self.log = directory / "server.log"
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("SIMPLETUNER_")},
-            "HOME": str(folder),
+            "HOME": str(directory),
             "SIMPLETUNER_WEB_UI_CONFIG": str(state),
-            "SIMPLETUNER_STATE_DIR": str(folder / "state"),
+            "SIMPLETUNER_STATE_DIR": str(directory / "state"),
             "HF_HUB_OFFLINE": "1",
             # As .venv/bin/simpletuner does it: a job starts `accelerate` by name.
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
@@ -66,7 +66,7 @@ class WebServer:
         with self.log.open("wb") as written:
             self.process = subprocess.Popen(
                 [*command, "--host", "127.0.0.1", "--port", str(self.port)],
-                cwd=folder, env=environment | {"PYTHONPATH": str(tree)}, stdout=written, stderr=subprocess.STDOUT,
+                cwd=directory, env=environment | {"PYTHONPATH": str(tree)}, stdout=written, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import commands, flow
-from .errors import EXIT_REFUSED, RebaseError, Refused
+from .errors import EXIT_REJECTED, RebaseError, Rejected
 from .project import Project
 
 EPILOG = """\
-exit codes: 0 clean, 1 an anchor failed, 2 drift needs review, 3 tests failed, 4 refused (bad input, dirty tree)
+exit codes: 0 clean, 1 an anchor failed, 2 drift needs review, 3 tests failed, 4 rejected (bad input, dirty tree)
 
 examples:
   ./execute_gh200_rebase.sh --dry-run                           what would happen, nothing written
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
         # argparse would exit with 2, which here means drift.
         self.print_usage(sys.stderr)
         print(f"error: {message}\n  fix: {self.prog} --help", file=sys.stderr)
-        raise SystemExit(EXIT_REFUSED)
+        raise SystemExit(EXIT_REJECTED)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="look for the place of each edit that lost it, and write the best as [[edit.variant]] into the patch",
         )
-    add("export", "unified diffs of all patches, for reading", upstream=True, into="folder for the diffs")
+    add("export", "unified diffs of all patches, for reading", upstream=True, into="directory for the diffs")
     lock = add("lock", "verify every release and rewrite patches/lock.json; run it after reviewing drift")
     matrix = add("matrix", "apply to every PyPI release in a range; proofs, drift, a table")
     for sub in (lock, matrix):
@@ -108,10 +108,10 @@ def _parser() -> argparse.ArgumentParser:
         )
         sub.add_argument("--to", dest="last", metavar="VERSION", default="latest", help="newest (latest)")
         sub.add_argument("--jobs", type=_count, help="processes (default: one per core)")
-    wheel = add("wheel", "the fork as a wheel X.Y.Z+gh200.N", into="folder for the wheel (default: build/dist)")
+    wheel = add("wheel", "the fork as a wheel X.Y.Z+gh200.N", into="directory for the wheel (default: build/dist)")
     wheel.add_argument("--fork", metavar="DIR", type=Path, help="the fork's tree (default: build/fork)")
     verify = add("verify", "whether a wheel or a tree is what these patches make of its upstream", upstream=True)
-    verify.add_argument("made", metavar="WHEEL_OR_TREE", type=Path, help="a wheel of the fork, or the fork's folder")
+    verify.add_argument("made", metavar="WHEEL_OR_TREE", type=Path, help="a wheel of the fork, or the fork's directory")
     manifest = add(
         "manifest", "write the patch manifest and the page of supported upstreams anew, from patches and lock"
     )
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     parser = _parser()
     options = parser.parse_args(_with_default_command(sys.argv[1:] if arguments is None else arguments, parser))
     project = Project(root or Path(__file__).resolve().parent.parent)
-    result: dict[str, Any] = {"command": options.command, "exit_code": EXIT_REFUSED}
+    result: dict[str, Any] = {"command": options.command, "exit_code": EXIT_REJECTED}
     signal.signal(signal.SIGTERM, _terminated)
     try:
         code = getattr(commands, options.command)(project, options, result)
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
         code = error.exit_code
     except KeyboardInterrupt as error:
         print(f"\n{error or 'interrupted'}: {_left(project, options)}", file=sys.stderr)
-        code = EXIT_REFUSED
+        code = EXIT_REJECTED
     except OSError as error:
         code = _system_error(error)
         result["error"] = str(error)
@@ -166,16 +166,16 @@ def _left(project: Project, options: argparse.Namespace) -> str:
 def _system_error(error: OSError) -> int:
     fixes = {
         errno.ENOSPC: "free some space; the tree is as before, or run again with --resume",
-        errno.EACCES: "make the path writable, or choose another folder with --into",
-        errno.EROFS: "the file system is read-only: choose another folder with --into",
+        errno.EACCES: "make the path writable, or choose another directory with --into",
+        errno.EROFS: "the file system is read-only: choose another directory with --into",
     }
-    refusal = Refused(
+    rejection = Rejected(
         error.strerror or type(error).__name__,
         where=str(error.filename or ""),
         fix=fixes.get(error.errno or 0, "see the message above"),
     )
-    print(f"error: {refusal.render()}", file=sys.stderr)
-    return EXIT_REFUSED
+    print(f"error: {rejection.render()}", file=sys.stderr)
+    return EXIT_REJECTED
 
 
 def _write_json(path: Path | None, result: dict[str, Any], code: int) -> int:
@@ -186,5 +186,5 @@ def _write_json(path: Path | None, result: dict[str, Any], code: int) -> int:
         path.write_text(json.dumps(result, indent=1, default=str) + os.linesep, encoding="utf-8")
     except OSError as error:
         print(f"error: the JSON result cannot be written to {path}: {error.strerror}", file=sys.stderr)
-        return code or EXIT_REFUSED
+        return code or EXIT_REJECTED
     return code

@@ -1,4 +1,4 @@
-"""Errors of the rebase tool: each says what was refused, where, why, and what to do next."""
+"""Errors of the rebase tool: each says what was rejected, where, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ EXIT_CLEAN = 0
 EXIT_ANCHOR = 1
 EXIT_DRIFT = 2
 EXIT_TESTS = 3
-EXIT_REFUSED = 4
+EXIT_REJECTED = 4
 
 
 class RebaseError(Exception):
     """Base of everything the tool stops for; `exit_code` is what the process returns."""
 
-    exit_code = EXIT_REFUSED
+    exit_code = EXIT_REJECTED
 
     def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
         self.what, self.where, self.why, self.fix = what, where, why, fix
@@ -26,7 +26,7 @@ class RebaseError(Exception):
         return "\n".join(parts)
 
 
-class Refused(RebaseError):
+class Rejected(RebaseError):
     """Bad input or a state the tool will not touch."""
 
 

@@ -57,7 +57,7 @@ def apply(
 
 
 def make(project: Project, upstream: Upstream, assessment: Assessment, into: Path) -> Built:
-    """The fork in a folder of its own, and nothing else: no tests, no links, no checklist."""
+    """The fork in a directory of its own, and nothing else: no tests, no links, no checklist."""
     return workspace.build(into, upstream, _steps(project, upstream, assessment))
 
 

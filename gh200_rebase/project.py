@@ -1,4 +1,4 @@
-"""The repository (or fork tree) this tool runs from: its patches, its overlay files, its build folder."""
+"""The repository (or fork tree) this tool runs from: its patches, its overlay files, its build directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
-from .errors import Refused
+from .errors import Rejected
 from .patches import lockfile
 from .patches.patchfile import FileCopy, Patch, load_patches
 from .syntax.tree import MemoryTree
@@ -71,7 +71,7 @@ class Project:
         state = hashlib.sha256()
         decisive = [*(self.root / "gh200_rebase").rglob("*.py"), *(patch.path for patch in self.patches)]
         for path in sorted(decisive):
-            # With its folder: two modules of one name in two rooms must not be taken for each other.
+            # With its directory: two modules of one name in two rooms must not be taken for each other.
             state.update(path.relative_to(self.root).as_posix().encode() + b"\0" + path.read_bytes())
         for files in self.payloads.values():
             for target, (data, executable) in files.items():
@@ -85,7 +85,7 @@ def _collect(root: Path, patch: Patch) -> Payload:
     for copy in patch.files:
         source = root / copy.source
         if not source.exists():
-            raise Refused(
+            raise Rejected(
                 "A file that a patch copies does not exist",
                 where=f"{patch.path.name}: files.from = {copy.source!r}",
                 fix="restore it, or take the entry out of the patch",

@@ -35,7 +35,7 @@ python=$(gh200_find_python)
 uv=$(gh200_find_uv "$python")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# uv reads [tool.uv] environments from the folder it works in.
+# uv reads [tool.uv] environments from the directory it works in.
 cp -r "$root/pyproject.toml" "$root/requirements" "$work/"
 cd "$work"
 [[ -z $upstream ]] || sed -i -E "s/^(simpletuner\[[a-z0-9]+\]==)[^ ;]+/\1$upstream/" requirements/fork.in

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a folder of pictures to a config that trains, and the line that starts it; --help explains.
+# From a directory of images to a config that trains, and the line that starts it; --help explains.
 set -euo pipefail
 here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source=scripts/lib/bootstrap.sh

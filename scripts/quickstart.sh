@@ -15,7 +15,7 @@ usage() {
 usage: scripts/quickstart.sh [--steps N] [--features on|off] [--keep] [-v] [--help]
 
 Sets up .venv, builds the fork from upstream, makes a tiny SDXL model and a small dataset, and trains a LoRA by the
-documented command, on the GPU where there is one. Ends with a summary, a picture the model made before training beside
+documented command, on the GPU where there is one. Ends with a summary, an image the model made before training beside
 one it made after, upstream's interactive report, and build/quickstart/report.html: what of the GH200 was used, and why.
 
   --steps N        optimizer steps (24)
@@ -49,9 +49,9 @@ done
 
 cd "$root"
 gh200_check_writable "$(gh200_home)"
-# Its folder is emptied first: a second one would pull the first one's files away.
+# Its directory is emptied first: a second one would pull the first one's files away.
 exec {turn}>"$(gh200_home)/build/.quickstart.flock"
-flock -n "$turn" || gh200_die "a quick start is at work in this checkout" "build/quickstart is its folder" "wait for it, or use another clone"
+flock -n "$turn" || gh200_die "a quick start is at work in this checkout" "build/quickstart is its directory" "wait for it, or use another clone"
 gh200_open_log quickstart
 scripts/setup.sh
 # A tree that is itself a built fork needs no building.

@@ -26,7 +26,7 @@ fork's.
   -v, --verbose  everything uv says; otherwise it is in the log, whose path is shown where something goes wrong
   --help         this text
 
-exit codes: 0 ready, 4 refused (the message says why and what to do)
+exit codes: 0 ready, 4 rejected (the message says why and what to do)
 HELP
 }
 

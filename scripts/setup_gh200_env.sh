@@ -42,14 +42,14 @@ Variables, with the value they get unless you have set them (yours are kept):
   SIMPLETUNER_GH200_ENABLE_UVM_HINTS=1   master switch of the memory helpers; 0 turns them off
   GH200_UVM_OVERSUBSCRIPTION_RATIO=5.0   how far beyond HBM managed memory may grow; a number above 0
   GH200_UVM_ACCESS_PATTERN=gpu_first     placement policy: gpu_first, cpu_first or balanced
-  PYTORCH_CUDA_ALLOC_CONF=use_uvm:...    only where PyTorch is a build that knows these keys; stock builds refuse them
+  PYTORCH_CUDA_ALLOC_CONF=use_uvm:...    only where PyTorch is a build that knows these keys; stock builds reject them
   ACCELERATE_MIXED_PRECISION=bf16
 
 Which PyTorch it is, is asked of GH200_PYTHON, else of the python on PATH (GH200_PROBE_SECONDS=60 is its time limit).
 What was set, kept and left out, and why, is said on stderr. Sourcing twice is harmless. Beside the variables, sourcing
 leaves the function gh200_env_deactivate and its notes in _gh200_env_state.
 
-status: 0 done, 2 refused: a value that cannot work, a wrong argument, or not sourced; then nothing was exported
+status: 0 done, 2 rejected: a value that cannot work, a wrong argument, or not sourced; then nothing was exported
 HELP
 }
 
@@ -71,8 +71,8 @@ limit=${GH200_PROBE_SECONDS:-60}
 
 say() { printf '%s\n' "$*" >&2; }
 
-# refuse WHAT FIX
-refuse() {
+# reject WHAT FIX
+reject() {
     say "error: $1"
     say "  fix: $2"
     exit 2
@@ -89,7 +89,7 @@ quoted() {
     if [[ $1 =~ ^[A-Za-z0-9_.:,/=+-]+$ ]]; then printf '%s' "$1"; else printf '%s' "${1@Q}"; fi
 }
 
-# What the fork itself would refuse at the start of a run is refused here already, all of it at once.
+# What the fork itself would reject at the start of a run is rejected here already, all of it at once.
 check_values() {
     local name value bad=""
     [[ $limit =~ ^[1-9][0-9]*$ ]] || bad+=$'\n'"       GH200_PROBE_SECONDS='$limit' is not a whole number above 0"
@@ -100,7 +100,7 @@ check_values() {
             bad+=$'\n'"       $name='${had[$name]}' is not ${expected[$name]}"
         fi
     done
-    [[ -z $bad ]] || refuse "these variables cannot work, so nothing was exported:$bad" "correct them, or unset them for the default"
+    [[ -z $bad ]] || reject "these variables cannot work, so nothing was exported:$bad" "correct them, or unset them for the default"
 }
 
 # Prints a Python to ask, or why there is none and fails.
@@ -144,11 +144,11 @@ if ask is None:
 try:
     ask(sys.argv[1])
 except Exception as problem:
-    answer(f"its PyTorch {version} is a stock build and refuses these keys ({problem})")
+    answer(f"its PyTorch {version} is a stock build and rejects these keys ({problem})")
 answer("accepted")'
 
-# refusal KEYS: prints why the PyTorch here would not take these allocator keys; nothing when it takes them.
-refusal() {
+# rejection KEYS: prints why the PyTorch here would not take these allocator keys; nothing when it takes them.
+rejection() {
     local python answer code=0
     python=$(find_python) || { printf '%s' "$python" && return; }
     answer=$(timeout -k 2 "$limit" env -u PYTORCH_CUDA_ALLOC_CONF -u PYTORCH_ALLOC_CONF \
@@ -170,14 +170,14 @@ decide_allocator() {
     if [[ -n ${had[$name]} ]]; then
         say "  kept      $name=${had[$name]}"
         if [[ ${had[$name]} == *uvm* && ${had[$name]} != "${ours[$name]-}" ]]; then
-            reason=$(refusal "${had[$name]}")
+            reason=$(rejection "${had[$name]}")
             [[ -z $reason ]] || say "            careful: training would stop on it. $reason"
         fi
         now[$name]=${had[$name]}
     elif [[ -n ${PYTORCH_ALLOC_CONF:-} ]]; then
         say "  left out  $name: PYTORCH_ALLOC_CONF=$PYTORCH_ALLOC_CONF is set, which PyTorch reads instead"
     else
-        reason=$(refusal "$keys")
+        reason=$(rejection "$keys")
         if [[ -n $reason ]]; then
             say "  left out  $name: $reason."
             say "            The caches then live in the fork's own managed memory; weights, gradients, optimizer state and EMA go beyond"
@@ -285,7 +285,7 @@ if [[ ${1-} == --for-sourcing ]]; then
     answer_sourcing "$@"
     exit
 fi
-(($# < 2)) || refuse "one argument at most, got: $*" "scripts/setup_gh200_env.sh --help"
+(($# < 2)) || reject "one argument at most, got: $*" "scripts/setup_gh200_env.sh --help"
 case ${1-} in
     --help | -h) usage ;;
     --print)
@@ -293,7 +293,7 @@ case ${1-} in
         decide
         print_exports
         ;;
-    "") refuse "this file has to be sourced: a program cannot set variables in your shell" \
+    "") reject "this file has to be sourced: a program cannot set variables in your shell" \
         "source scripts/setup_gh200_env.sh, or: eval \"\$(scripts/setup_gh200_env.sh --print)\"" ;;
-    *) refuse "unknown argument: $1" "scripts/setup_gh200_env.sh --help" ;;
+    *) reject "unknown argument: $1" "scripts/setup_gh200_env.sh --help" ;;
 esac

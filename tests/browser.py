@@ -41,34 +41,34 @@ document.getElementById("page").onload = (event) => {{
     if (box.width && (box.right > {width} + 0.5 || box.left < -0.5)) found.push(each.tagName + "#" + each.id);
   }}
   const style = page.defaultView.getComputedStyle(page.body);
-  const pictures = [...page.images].map((image) => image.complete && image.naturalWidth > 0);
+  const images = [...page.images].map((image) => image.complete && image.naturalWidth > 0);
   console.log("LAYOUT " + JSON.stringify({{ found, wide: page.documentElement.scrollWidth,
-    back: style.backgroundColor, text: style.color, pictures }}).replaceAll('"', "'"));
+    back: style.backgroundColor, text: style.color, images }}).replaceAll('"', "'"));
 }};</script>"""
 
 
 @dataclass(frozen=True)
 class Look:
     console: list[str]
-    picture: Image.Image
+    image: Image.Image
 
     def shows(self, colour: str) -> bool:
-        """Whether a visible amount of the picture has this colour."""
+        """Whether a visible amount of the image has this colour."""
         wanted = bytes.fromhex(colour.removeprefix("#"))
-        pixels = self.picture.tobytes()
+        pixels = self.image.tobytes()
         return sum(pixels[place : place + 3] == wanted for place in range(0, len(pixels), 3)) > 100
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Elements that jut out, the width the page wants, its colours, and whether each picture could be drawn."""
+    """Elements that jut out, the width the page wants, its colours, and whether each image could be drawn."""
 
     look: Look
     found: list[str]
     wide: int
     back: str
     text: str
-    pictures: list[bool]
+    images: list[bool]
 
 
 def find_browser() -> str | None:
@@ -79,22 +79,22 @@ def need_browser() -> str:
     return find_browser() or pytest.skip(MISSING)
 
 
-def look(browser: str, page: Path, folder: Path, options: Iterable[str] = ("--window-size=1000,2600",)) -> Look:
-    screenshot = folder / "screenshot.png"
-    command = [browser, *OPTIONS, *options, f"--user-data-dir={folder / 'profile'}"]
+def look(browser: str, page: Path, directory: Path, options: Iterable[str] = ("--window-size=1000,2600",)) -> Look:
+    screenshot = directory / "screenshot.png"
+    command = [browser, *OPTIONS, *options, f"--user-data-dir={directory / 'profile'}"]
     command += [f"--screenshot={screenshot}", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, check=True)
     return Look(CONSOLE.findall(done.stderr), Image.open(screenshot).convert("RGB"))
 
 
-def lay_out(browser: str, page: Path, folder: Path, width: int, dark: bool = False, height: int = 3000) -> Layout:
+def lay_out(browser: str, page: Path, directory: Path, width: int, dark: bool = False, height: int = 3000) -> Layout:
     """The page as it is at that width, in the colours of that time of day."""
-    framed = folder / f"framed-{width}-{dark}.html"
+    framed = directory / f"framed-{width}-{dark}.html"
     source = html.escape(page.read_text(encoding="utf-8"), quote=True)
     framed.write_text(FRAME.format(width=width, height=height, page=source), encoding="utf-8")
     options = [f"--window-size={max(width, 500)},{height}", f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-    seen = look(browser, framed, folder, options)
+    seen = look(browser, framed, directory, options)
     told = [message for message in seen.console if message.startswith("LAYOUT ")]
     facts: dict[str, Any] = json.loads(told[0].removeprefix("LAYOUT ").replace("'", '"'))
     rest = [message for message in seen.console if message not in told]
-    return Layout(Look(rest, seen.picture.crop((0, 0, width, height))), **facts)
+    return Layout(Look(rest, seen.image.crop((0, 0, width, height))), **facts)

@@ -21,7 +21,7 @@ FIX = "make it with ./execute_gh200_rebase.sh --skip-tests"
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for temporary files of the test's own, so that its processes meet nobody else's."""
+    """A directory for temporary files of the test's own, so that its processes meet nobody else's."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     return tmp_path / "tmp"

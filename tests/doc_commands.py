@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Run:
-    """Run by test_docs.py, in a folder like a checkout, or `at_root` where it only reads; `more` makes it short."""
+    """Run by test_docs.py, in a directory like a checkout, or `at_root` where it only reads; `more` makes it short."""
 
     codes: tuple[int, ...] = (0,)
     at_root: bool = False
@@ -214,7 +214,7 @@ COMMANDS: dict[str, How] = {
     "git -C ../SimpleTuner bisect start v4.5.0 v4.4.1": BISECT,
     'git -C ../SimpleTuner bisect run "$PWD/execute_gh200_rebase.sh" check --upstream path:.': BISECT,
     "git notes --ref=gh200 show": Elsewhere(
-        "tests/integration/rebase/test_reproducible.py::test_reproducible_fork_in_two_folders", "--ref=gh200"
+        "tests/integration/rebase/test_reproducible.py::test_reproducible_fork_in_two_directories", "--ref=gh200"
     ),
     "./execute_gh200_rebase.sh verify build/fork": Elsewhere(
         "tests/integration/rebase/test_reproducible.py::test_reproducible_tree_is_verified", "verify"
@@ -238,7 +238,7 @@ COMMANDS: dict[str, How] = {
     "scripts/run_all_tests.sh --fast": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh --full": Run(at_root=True, more=" --help"),
     "pytest tests -k ramp": Run(at_root=True, more=" --collect-only -q", slow="collects every test"),
-    '.venv/bin/python -m pytest tests -k "stand_in or uvm or arena or unified or driver"': Run(
+    '.venv/bin/python -m pytest tests -k "cuda_sim or uvm or arena or unified or driver"': Run(
         at_root=True, more=" --collect-only -q", slow="collects every test"
     ),
     '.venv/bin/python -m pytest tests -k "superchip" -q': Run(
@@ -261,7 +261,7 @@ COMMANDS: dict[str, How] = {
     ),
     "python -m gh200_lab.pages.module_paths --write": Elsewhere("tests/docs/test_module_paths.py", "module_paths.main"),
     "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/config/test_sources.py", "settings_docs.main"),
-    "python -m gh200_lab.pages.pictures --write": Elsewhere("tests/docs/test_diagrams.py", "pictures.main"),
+    "python -m gh200_lab.pages.diagrams --write": Elsewhere("tests/docs/test_diagrams.py", "images.main"),
     "python -m gh200_lab.pages.diagnostic --write": Elsewhere(
         f"{DIAGNOSTIC}::test_documents_are_current", "diagnostic_docs.main"
     ),

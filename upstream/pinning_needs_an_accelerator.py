@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 
 
-def reproduce(folder: Path) -> str | None:
+def reproduce(directory: Path) -> str | None:
     from simpletuner.helpers.training.collate import fetch_latent
     from simpletuner.helpers.training.state_tracker import StateTracker
 

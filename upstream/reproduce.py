@@ -17,7 +17,7 @@ from scene import use_our_fork
 
 REPORTS = (
     *("scan_loses_entries", "metadata_repair_fails", "sampler_copies_lists", "schedule_free_needs_deepspeed"),
-    *("nested_pictures_are_skipped", "pinning_needs_an_accelerator"),
+    *("nested_images_are_skipped", "pinning_needs_an_accelerator"),
 )
 
 
@@ -29,8 +29,8 @@ def main() -> int:
     print("the fork, its fast start on" if use_our_fork() else "plain SimpleTuner", flush=True)
     found = 0
     for name in chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            told = importlib.import_module(name).reproduce(Path(folder))
+        with tempfile.TemporaryDirectory() as directory:
+            told = importlib.import_module(name).reproduce(Path(directory))
         found += told is not None
         print(f"{name}: {told or 'not reproduced'}", flush=True)
     return 1 if found else 0

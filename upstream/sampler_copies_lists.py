@@ -11,13 +11,13 @@ SMALL, LARGE, BATCHES = 10_000, 400_000, 60
 MOST_GROWTH = 4.0
 
 
-def seconds_per_batch(folder: Path, count: int) -> float:
+def seconds_per_batch(directory: Path, count: int) -> float:
     from accelerate import PartialState
 
     from simpletuner.helpers.multiaspect.sampler import MultiAspectSampler
 
     PartialState(cpu=True)
-    backend = metadata_backend(folder)
+    backend = metadata_backend(directory)
     names = [f"/data/{number}.png" for number in range(count)]
     backend.aspect_ratio_bucket_indices = {"1.0": names}
     backend.image_metadata = {name: {"crop_coordinates": (0, 0), "target_size": (64, 64)} for name in names}
@@ -29,7 +29,7 @@ def seconds_per_batch(folder: Path, count: int) -> float:
         accelerator=OneProcess(),
         batch_size=4,
         caption_strategy="instanceprompt",
-        instance_prompt="a picture",
+        instance_prompt="an image",
     )
     batches = iter(sampler)
     # The first one builds the index.
@@ -40,7 +40,7 @@ def seconds_per_batch(folder: Path, count: int) -> float:
     return (time.process_time() - start) / BATCHES
 
 
-def reproduce(folder: Path) -> str | None:
-    small, large = (seconds_per_batch(folder / "none", count) for count in (SMALL, LARGE))
+def reproduce(directory: Path) -> str | None:
+    small, large = (seconds_per_batch(directory / "none", count) for count in (SMALL, LARGE))
     told = f"a batch costs {large * 1e3:.2f} ms at {LARGE:,} samples and {small * 1e3:.2f} ms at {SMALL:,}"
     return told if large > MOST_GROWTH * small else None

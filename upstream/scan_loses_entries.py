@@ -7,7 +7,7 @@ from multiprocessing import queues
 from pathlib import Path
 from typing import Any
 
-from scene import make_pictures, metadata_backend
+from scene import make_images, metadata_backend
 
 
 class BusyMachine:
@@ -24,9 +24,9 @@ class BusyMachine:
         return getattr(self.pickler, name)
 
 
-def reproduce(folder: Path) -> str | None:
-    paths = make_pictures(folder / "pictures", 200)
-    backend = metadata_backend(folder / "pictures")
+def reproduce(directory: Path) -> str | None:
+    paths = make_images(directory / "images", 200)
+    backend = metadata_backend(directory / "images")
     plain = queues._ForkingPickler  # type: ignore[attr-defined]
     queues._ForkingPickler = BusyMachine(plain)  # type: ignore[attr-defined]
     try:
@@ -35,4 +35,4 @@ def reproduce(folder: Path) -> str | None:
         queues._ForkingPickler = plain  # type: ignore[attr-defined]
     placed = {path for bucket in backend.aspect_ratio_bucket_indices.values() for path in bucket}
     lost = set(paths) - placed
-    return f"{len(lost)} of {len(paths)} pictures are in no bucket, and nothing was said" if lost else None
+    return f"{len(lost)} of {len(paths)} images are in no bucket, and nothing was said" if lost else None

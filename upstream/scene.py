@@ -1,4 +1,4 @@
-"""The least that SimpleTuner's dataset scan and sampler need: a folder of pictures, parsed arguments, one process."""
+"""The least that SimpleTuner's dataset scan and sampler need: a directory of images, parsed arguments, one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-NAME = "pictures"
+NAME = "images"
 IN_OUR_FORK = importlib.util.find_spec("simpletuner.gh200") is not None
 
 
@@ -17,21 +17,21 @@ class OneProcess:
     num_processes, process_index, is_main_process, is_local_main_process = 1, 0, True, True
 
 
-def make_pictures(folder: Path, count: int) -> list[str]:
-    folder.mkdir(parents=True)
-    paths = [folder / f"{number:04}.png" for number in range(count)]
+def make_images(directory: Path, count: int) -> list[str]:
+    directory.mkdir(parents=True)
+    paths = [directory / f"{number:04}.png" for number in range(count)]
     for path in paths:
         Image.new("RGB", (96, 64)).save(path)
     return [str(path) for path in paths]
 
 
-def metadata_backend(folder: Path) -> Any:
+def metadata_backend(directory: Path) -> Any:
     """What a start of the trainer makes for one local dataset; JSON files of an earlier start are found again."""
     from simpletuner.helpers.data_backend.local import LocalDataBackend
     from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
     from simpletuner.helpers.training.state_tracker import StateTracker
 
-    output = folder.parent / "output"
+    output = directory.parent / "output"
     output.mkdir(exist_ok=True)
     StateTracker.set_args(
         Namespace(
@@ -47,11 +47,11 @@ def metadata_backend(folder: Path) -> Any:
     )
     StateTracker.all_image_files.clear()
     config = {"id": NAME, "type": "local", "dataset_type": "image", "crop": False, "repeats": 0}
-    config |= {"instance_data_dir": str(folder), "resolution": 64, "resolution_type": "pixel"}
+    config |= {"instance_data_dir": str(directory), "resolution": 64, "resolution_type": "pixel"}
     StateTracker.set_data_backend_config(NAME, config)
     backend = DiscoveryMetadataBackend(
         id=NAME,
-        instance_data_dir=str(folder),
+        instance_data_dir=str(directory),
         cache_file=str(output / "buckets"),
         metadata_file=str(output / "metadata"),
         data_backend=LocalDataBackend(OneProcess(), NAME),

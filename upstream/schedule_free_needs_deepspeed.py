@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 
-def reproduce(folder: Path) -> str | None:
+def reproduce(directory: Path) -> str | None:
     from simpletuner.helpers.training.trainer import Trainer
 
     if importlib.util.find_spec("deepspeed") is not None:

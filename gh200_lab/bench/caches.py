@@ -46,8 +46,8 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     begin_memory_run(OPTIONS)
     gc.disable()
     try:
-        with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
-            yield from reads(Path(folder), rounds, SIDES[2:4] if settings.quick else SIDES)
+        with tempfile.TemporaryDirectory(dir=settings.directory) as directory:
+            yield from reads(Path(directory), rounds, SIDES[2:4] if settings.quick else SIDES)
         yield from growth([100, 1000] if settings.quick else [1_000, 10_000, 50_000, 200_000], rounds)
     finally:
         gc.enable()
@@ -62,11 +62,11 @@ def text_entry() -> dict[str, Any]:
     return embeds | {"prompt_attention_mask": torch.ones(1, 77, dtype=torch.int64)}
 
 
-def reads(folder: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
+def reads(directory: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
     costs: dict[str, dict[int, list[float]]] = {}
     for side in sides:
         entries = [torch.randn(CHANNELS, side, side).bfloat16() for _ in range(BATCH)]
-        files = _saved(folder / f"side{side}", entries)
+        files = _saved(directory / f"side{side}", entries)
         taken = _read_in_turn(files, "vae", rounds)
         for peer, values in taken.items():
             costs.setdefault(peer, {})[entries[0].nbytes] = values
@@ -75,16 +75,16 @@ def reads(folder: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
                 "latent read, 512 KB, times as fast as upstream", over(taken["upstream local"], taken["unified"]), 100
             )
             yield collate_ratio(files, rounds)
-    taken = _read_in_turn(_saved(folder / "text", [text_entry() for _ in range(BATCH)]), "text", rounds)
+    taken = _read_in_turn(_saved(directory / "text", [text_entry() for _ in range(BATCH)]), "text", rounds)
     yield Ratio("text embed read, 310 KB, times as fast as upstream", over(taken["upstream local"], taken["unified"]))
     yield Series("read of one cached latent", "bytes per entry", costs)
 
 
-def _saved(folder: Path, entries: Sequence[Any]) -> Path:
-    folder.mkdir()
+def _saved(directory: Path, entries: Sequence[Any]) -> Path:
+    directory.mkdir()
     for number, entry in enumerate(entries):
-        torch.save(entry, folder / f"{number}.pt")
-    return folder
+        torch.save(entry, directory / f"{number}.pt")
+    return directory
 
 
 def _read_in_turn(files: Path, kind: CacheKind, rounds: int) -> dict[str, list[float]]:

@@ -39,19 +39,19 @@ def main(arguments: list[str] | None = None) -> int:
         "--quick", action="store_true", help="small sizes: shows that it works, the figures mean little"
     )
     parser.add_argument("--million", action="store_true", help="start: also at 1,000,000 files, which takes long")
-    parser.add_argument("--folder", help="where test files are made (the system's folder for temporary files)")
+    parser.add_argument("--directory", help="where test files are made (the system's directory for temporary files)")
     parser.add_argument("--output", type=Path, default=Path("build/bench"), help="where results go (build/bench)")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target was missed")
     chosen = parser.parse_args(arguments)
-    if chosen.folder and not Path(chosen.folder).is_dir():
-        parser.error(f"--folder {chosen.folder}: there is no such folder")
+    if chosen.directory and not Path(chosen.directory).is_dir():
+        parser.error(f"--directory {chosen.directory}: there is no such directory")
     try:
         chosen.output.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         parser.error(f"--output {chosen.output}: {problem.strerror}")
     names = list(BENCHMARKS) if chosen.benchmark == "all" else [chosen.benchmark]
     results = {
-        name: _measure(name, BenchSettings(chosen.rounds, chosen.quick, chosen.folder, chosen.million))
+        name: _measure(name, BenchSettings(chosen.rounds, chosen.quick, chosen.directory, chosen.million))
         for name in names
     }
     _write(chosen.output / chosen.benchmark, results)

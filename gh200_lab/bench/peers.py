@@ -62,47 +62,47 @@ def tiered_backend(store: CacheStore, kind: CacheKind, below: type[Any]) -> Any:
 
 
 class TmpfsCopy:
-    """A folder copied into memory-backed files by upstream's memory backend, or as it does it where it may not mount."""
+    """A directory copied into memory-backed files by upstream's memory backend, or as it does it where it may not mount."""
 
     def __init__(self, source: Path) -> None:
         self.how = "upstream's memory backend"
-        self._backend = self._folder = None
+        self._backend = self._directory = None
         try:
             from simpletuner.helpers.data_backend.memory import MemoryDataBackend
 
             mount = tempfile.mkdtemp(prefix="gh200-bench-")
-            self._folder = Path(mount)
+            self._directory = Path(mount)
             self._backend = MemoryDataBackend(None, "bench", source_path=str(source), mount_path=mount)
         except (ImportError, PermissionError, RuntimeError):
             self.how = "a copy into tmpfs as upstream's memory backend makes it"
             self.close()
-            self._folder = Path(tempfile.mkdtemp(prefix="gh200-bench-", dir=_TMPFS if _TMPFS.is_dir() else None))
-            shutil.copytree(source, self._folder, dirs_exist_ok=True)
-        self.folder = self._folder
+            self._directory = Path(tempfile.mkdtemp(prefix="gh200-bench-", dir=_TMPFS if _TMPFS.is_dir() else None))
+            shutil.copytree(source, self._directory, dirs_exist_ok=True)
+        self.directory = self._directory
 
     def close(self) -> None:
         if self._backend is not None:
             self._backend.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 @contextmanager
 def in_tmpfs(source: Path) -> Iterator[Path]:
     copy = TmpfsCopy(source)
     try:
-        yield copy.folder
+        yield copy.directory
     finally:
         copy.close()
 
 
-def make_files(folder: Path, sizes: list[int]) -> Path:
-    """Files of these sizes with incompressible content, a thousand to a folder, as a dataset of any size is spread."""
-    folder.mkdir()
+def make_files(directory: Path, sizes: list[int]) -> Path:
+    """Files of these sizes with incompressible content, a thousand to a directory, as a dataset of any size is spread."""
+    directory.mkdir()
     noise = os.urandom(max(sizes) + 4096)
     for number, size in enumerate(sizes):
-        parent = folder / f"{number // 1000:04d}"
+        parent = directory / f"{number // 1000:04d}"
         parent.mkdir(exist_ok=True)
         start = number % 4096
         (parent / f"{number:07d}.bin").write_bytes(noise[start : start + size])
-    return folder
+    return directory

@@ -1,4 +1,4 @@
-"""The picture of a benchmark: cost against size, one panel per series, one line per peer."""
+"""The image of a benchmark: cost against size, one panel per series, one line per peer."""
 
 from __future__ import annotations
 

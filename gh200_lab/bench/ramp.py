@@ -54,7 +54,7 @@ def _noise_scale(settings: BenchSettings) -> Iterator[Result]:
         return
     pairs = WARM_UP + (4 if settings.quick else 12 * settings.rounds)
     print(f"  one trainer, {2 * pairs} steps of {WINDOW} micro-batches, measuring in every second one", flush=True)
-    with tempfile.TemporaryDirectory(dir=settings.folder) as name:
+    with tempfile.TemporaryDirectory(dir=settings.directory) as name:
         on, off = _trained(place.fork, Path(name), pairs)
     print(f"  median CPU time of a step without measuring: {statistics.median(off) * 1e3:.1f} ms")
     yield Ratio(
@@ -62,9 +62,9 @@ def _noise_scale(settings: BenchSettings) -> Iterator[Result]:
     )
 
 
-def _trained(tree: Path, folder: Path, pairs: int) -> tuple[list[float], list[float]]:
+def _trained(tree: Path, directory: Path, pairs: int) -> tuple[list[float], list[float]]:
     """CPU seconds of steps with and without the meter, side by side in one process."""
-    lab = Lab(folder, tree)
+    lab = Lab(directory, tree)
     lab.make(per_aspect=6)
     config = lab.config(
         "off",
@@ -73,12 +73,12 @@ def _trained(tree: Path, folder: Path, pairs: int) -> tuple[list[float], list[fl
         checkpoint_step_interval=10 * pairs,
         gh200_optimizations={"measure_gradient_noise_scale": True},
     )
-    written, launcher, told = write_config(config, folder / "config.json"), Launcher(), folder / "told"
+    written, launcher, told = write_config(config, directory / "config.json"), Launcher(), directory / "told"
     done = process.run(
         [sys.executable, str(ramp_drive.__file__), str(tree / "simpletuner" / "train.py")],
-        cwd=folder,
+        cwd=directory,
         environment=launcher.environment(tree, written, **{ramp_drive.VARIABLE: str(told)}),
-        log=folder / "printed.log",
+        log=directory / "printed.log",
         limit=3600,
     )
     if done.code:

@@ -1,6 +1,6 @@
 """`python -m gh200_lab.bench.ramp_study`: fixed, quadratic and measured batches on the tiny model, several seeds, one plot.
 
-The tiny run's U-Net learns its pictures' latents with the fork's own ramp, noise meter and a real Accelerator; upstream's
+The tiny run's U-Net learns its images' latents with the fork's own ramp, noise meter and a real Accelerator; upstream's
 trainer is left out, because its start takes longer than such a training. All batches have the same learning rate.
 """
 
@@ -27,8 +27,8 @@ from simpletuner.gh200.ramp.noise_meter import NoiseMeter
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp
 
 from ..place import ROOT
+from ..tiny.images import make_images
 from ..tiny.make import shared_model
-from ..tiny.pictures import make_pictures
 from .result import spread
 
 MICRO_BATCH, SMALL, LARGE = 2, 4, 64
@@ -52,18 +52,18 @@ class Plan:
 
 
 class Material:
-    """Latents of the tiny run's pictures, an embedding for each caption, and draws that are held out for the loss."""
+    """Latents of the tiny run's images, an embedding for each caption, and draws that are held out for the loss."""
 
     def __init__(self) -> None:
         from diffusers import AutoencoderKL, DDPMScheduler
 
         with tempfile.TemporaryDirectory() as name:
-            make_pictures(Path(name), 24, [(64, 64)])
-            pictures = torch.stack([_picture(path) for path in sorted(Path(name).glob("*.png"))])
+            make_images(Path(name), 24, [(64, 64)])
+            images = torch.stack([_image(path) for path in sorted(Path(name).glob("*.png"))])
         vae = AutoencoderKL.from_pretrained(shared_model() / "vae")
         fixed = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            self.latents = vae.encode(pictures).latent_dist.mean
+            self.latents = vae.encode(images).latent_dist.mean
         self.latents = (self.latents - self.latents.mean()) / self.latents.std()
         self.words = torch.randn(len(self.latents), WORDS, 64, generator=fixed)
         self.pooled = torch.randn(len(self.latents), 32, generator=fixed)
@@ -83,7 +83,7 @@ class Material:
         }
 
 
-def _picture(path: Path) -> torch.Tensor:
+def _image(path: Path) -> torch.Tensor:
     import numpy as np
     from PIL import Image
 
@@ -150,7 +150,7 @@ def study(plan: Plan) -> Iterator[tuple[str, list[Points]]]:
         yield name, runs
 
 
-def draw(found: dict[str, list[Points]], picture: Path) -> None:
+def draw(found: dict[str, list[Points]], image: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4.2), layout="constrained")
@@ -165,7 +165,7 @@ def draw(found: dict[str, list[Points]], picture: Path) -> None:
     panels[1].set(xlabel="optimizer steps", ylabel="held-out loss", yscale="log")
     panels[2].set(xlabel="samples", ylabel="effective batch size", yscale="log")
     panels[0].legend(fontsize="small")
-    figure.savefig(picture, dpi=100)
+    figure.savefig(image, dpi=100)
 
 
 def _line(axes: Any, across: Sequence[float], values: Sequence[Sequence[float]], name: str) -> None:

@@ -17,7 +17,7 @@ class BenchSettings:
 
     rounds: int = 5
     quick: bool = False
-    folder: str | None = None
+    directory: str | None = None
     million: bool = False
 
 

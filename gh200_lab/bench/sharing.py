@@ -13,7 +13,7 @@ from typing import Any
 
 from .result import Ratio, Result
 
-# A process that stages a folder, or attaches to the memory of one that has, then tells what it took and holds on.
+# A process that stages a directory, or attaches to the memory of one that has, then tells what it took and holds on.
 _RANK = """
 import io, json, os, sys, time
 from contextlib import redirect_stderr
@@ -91,12 +91,12 @@ def sharing(files: Path, megabytes: int, rounds: int) -> Iterator[Result]:
                 two.append(more[0].shared_bytes() / alone)
             ranks += [_Rank(files, "bytes", ranks[0]) for _ in range(3)]
             four.append(sum(rank.shared_bytes() for rank in ranks) / alone)
-    yield Ratio(f"memory of 2 ids on one folder, times that of 1 ({megabytes} MB)", tuple(two), 1.05, at_least=False)
+    yield Ratio(f"memory of 2 ids on one directory, times that of 1 ({megabytes} MB)", tuple(two), 1.05, at_least=False)
     yield Ratio(f"shared memory of 4 processes, times that of 1 ({megabytes} MB)", tuple(four), 1.1, at_least=False)
 
 
 def attaching(files: Path, count: int, rounds: int) -> Iterator[Result]:
-    """One rank has staged the folder, others come and go."""
+    """One rank has staged the directory, others come and go."""
     seconds, private = [], []
     with _ranks() as owners:
         owners.append(_Rank(files, "names"))

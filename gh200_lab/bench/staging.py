@@ -28,14 +28,14 @@ MANY, FEW = 100_000, 1000
 
 def measure(settings: BenchSettings) -> Iterator[Result]:
     megabytes = 20 if settings.quick else 1000
-    with tempfile.TemporaryDirectory(dir=settings.folder) as name:
-        folder = Path(name)
-        yield from staging(folder, megabytes, settings.rounds)
-        yield from reading(folder, settings)
-        shared = make_files(folder / "sharing", [1_000_000] * megabytes)
+    with tempfile.TemporaryDirectory(dir=settings.directory) as name:
+        directory = Path(name)
+        yield from staging(directory, megabytes, settings.rounds)
+        yield from reading(directory, settings)
+        shared = make_files(directory / "sharing", [1_000_000] * megabytes)
         yield from sharing(shared, megabytes, settings.rounds)
         shutil.rmtree(shared)
-        yield from cost_per_file(folder, [FEW, 2 * FEW] if settings.quick else [FEW, 10_000, MANY], settings.rounds)
+        yield from cost_per_file(directory, [FEW, 2 * FEW] if settings.quick else [FEW, 10_000, MANY], settings.rounds)
 
 
 def staged(files: Path) -> SharedArena:
@@ -44,8 +44,8 @@ def staged(files: Path) -> SharedArena:
         return stage("bench", files, InMemory())
 
 
-def warm(folder: Path) -> list[Path]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+def warm(directory: Path) -> list[Path]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
     for path in files:
         path.read_bytes()
     return files
@@ -78,12 +78,12 @@ def copy_from_ram(source: mmap.mmap, sizes: list[int], workers: int) -> mmap.mma
     return target
 
 
-def staging(folder: Path, megabytes: int, rounds: int) -> Iterator[Ratio]:
+def staging(directory: Path, megabytes: int, rounds: int) -> Iterator[Ratio]:
     chosen = random.Random(1)
     sizes: list[int] = []
     while sum(sizes) < megabytes * 10**6:
         sizes.append(chosen.randrange(100_000, 1_000_000))
-    files = make_files(folder / "staging", sizes)
+    files = make_files(directory / "staging", sizes)
     source = mmap.mmap(-1, sum(sizes))
     for position in range(0, len(source), 4096):
         source[position] = 1
@@ -111,7 +111,7 @@ def _time_tmpfs_copy(files: Path) -> tuple[float, str]:
     return taken, copies[0].how
 
 
-def reading(folder: Path, settings: BenchSettings) -> Iterator[Result]:
+def reading(directory: Path, settings: BenchSettings) -> Iterator[Result]:
     """First reads are what building the VAE cache does; later ones what captions and conditioning do."""
     every = [4_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000, 8_000_000]
     sizes = [4_000, 100_000] if settings.quick else every
@@ -119,7 +119,7 @@ def reading(folder: Path, settings: BenchSettings) -> Iterator[Result]:
     later: dict[str, dict[int, list[float]]] = {}
     for size in sizes:
         count = min(400, max(20, 80_000_000 // size))
-        files = make_files(folder / f"reading{size}", [size] * count)
+        files = make_files(directory / f"reading{size}", [size] * count)
         for peer, taken in _first_in_turn(files, settings.rounds).items():
             first.setdefault(peer, {})[size] = [one / count * 1e6 for one in taken]
         for peer, taken in _read_in_turn(files, settings.rounds, loops=max(1, 2_000_000 // size)).items():
@@ -191,8 +191,8 @@ def _our_reader(files: Path) -> Callable[[str], object]:
     return read
 
 
-def cost_per_file(folder: Path, counts: list[int], rounds: int) -> Iterator[Result]:
-    trees = {count: make_files(folder / f"many{count}", [2000] * count) for count in counts}
+def cost_per_file(directory: Path, counts: list[int], rounds: int) -> Iterator[Result]:
+    trees = {count: make_files(directory / f"many{count}", [2000] * count) for count in counts}
     costs: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(rounds):
         for count, files in trees.items():

@@ -17,11 +17,11 @@ from ..first_batch import (
     Scene,
     cpu_seconds,
     fast_start,
-    make_pictures,
+    make_images,
     many_links,
     queues_that_let_go,
     quietly,
-    tmpfs_folder,
+    tmpfs_directory,
 )
 from .result import BenchSettings, Ratio, Result, over
 
@@ -40,10 +40,10 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     except ImportError:
         print("skipped: there is no upstream here; ./execute_gh200_rebase.sh --skip-tests builds a fork in build/fork")
         return
-    where = settings.folder or tmpfs_folder()
+    where = settings.directory or tmpfs_directory()
     if settings.million and (free := os.statvfs(where).f_favail) < MOST_FILES:
         raise SystemExit(
-            f"A million pictures are {MOST_FILES:,} files; {where} has room for {free:,}. Give another --folder, or as "
+            f"A million images are {MOST_FILES:,} files; {where} has room for {free:,}. Give another --directory, or as "
             f"root: mount -o remount,nr_inodes=2000000 {where}"
         )
     logging.disable(logging.ERROR)
@@ -54,10 +54,10 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
         logging.disable(logging.NOTSET)
 
 
-def _scan(settings: BenchSettings, folder: Path) -> Iterator[Result]:
+def _scan(settings: BenchSettings, directory: Path) -> Iterator[Result]:
     count = 2_000 if settings.quick else 50_000
     for distinct in (count // 50, count):
-        files = _files(folder / f"distinct-{distinct}", distinct, count)
+        files = _files(directory / f"distinct-{distinct}", distinct, count)
         rounds = [
             [_cold(files, count, on) for on in (False, True)]
             for _ in range(ROUNDS if distinct < count and not settings.quick else 1)
@@ -68,19 +68,19 @@ def _scan(settings: BenchSettings, folder: Path) -> Iterator[Result]:
         yield Ratio(what, over(upstream, ours), target)
         medians = [1e6 * median(taken) / count for taken in (upstream, ours)]
         print("  CPU per file: upstream {:.0f} us, ours {:.0f} us".format(*medians))
-        shutil.rmtree(folder / f"distinct-{distinct}")
+        shutil.rmtree(directory / f"distinct-{distinct}")
     if settings.million:
-        files = _files(folder / "million", 1_000, 1_000_000)
+        files = _files(directory / "million", 1_000, 1_000_000)
         taken = _cold(files, 1_000_000, on=True)
         print(f"  cold scan of 1,000,000 files: {taken:.0f} s of CPU, {taken:.0f} us per file")
-        shutil.rmtree(folder / "million")
+        shutil.rmtree(directory / "million")
 
 
-def _files(folder: Path, distinct: int, count: int) -> Path:
-    """Many names for as many small pictures as there are sizes."""
+def _files(directory: Path, distinct: int, count: int) -> Path:
+    """Many names for as many small images as there are sizes."""
     sizes = [(64 + number % 251, 64 + number // 251) for number in range(distinct)]
-    many_links(folder / "pictures", make_pictures(folder / "originals", sizes, ("jpg",)), count)
-    return folder / "pictures"
+    many_links(directory / "images", make_images(directory / "originals", sizes, ("jpg",)), count)
+    return directory / "images"
 
 
 def _cold(files: Path, count: int, on: bool) -> float:

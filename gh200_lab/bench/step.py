@@ -28,13 +28,13 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
         print("skipped: there is no pristine tree; ./execute_gh200_rebase.sh --skip-tests keeps it beside the fork")
         return
     steps = 8 if settings.quick else 24 * settings.rounds
-    with tempfile.TemporaryDirectory(dir=settings.folder) as name, ExitStack() as ending:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(dir=settings.directory) as name, ExitStack() as ending:
+        directory = Path(name)
         print("  starting three trainers, one after the other; then they take their steps in turn", flush=True)
         trainers = [
-            ending.enter_context(_trainer(place.pristine, folder / "plain", steps, "local")),
-            ending.enter_context(_trainer(place.fork, folder / "off", steps, "local")),
-            ending.enter_context(_trainer(place.fork, folder / "on", steps, "in_memory", cache_config=UNIFIED)),
+            ending.enter_context(_trainer(place.pristine, directory / "plain", steps, "local")),
+            ending.enter_context(_trainer(place.fork, directory / "off", steps, "local")),
+            ending.enter_context(_trainer(place.fork, directory / "on", steps, "in_memory", cache_config=UNIFIED)),
         ]
         # Step by step in turn, while the other two sleep: what else the machine does falls on each.
         rounds = [[trainer.step() for trainer in trainers] for _ in range(steps - 1)]
@@ -44,11 +44,11 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     yield Ratio("step time with data and caches in memory, times plain upstream's", over(on, plain))
 
 
-def _trainer(tree: Path, folder: Path, steps: int, kind: str, **more: Any) -> Trainer:
-    lab = Lab(folder, tree)
+def _trainer(tree: Path, directory: Path, steps: int, kind: str, **more: Any) -> Trainer:
+    lab = Lab(directory, tree)
     lab.make(per_aspect=6)
     config = lab.config(
         "off", max_train_steps=steps, gradient_accumulation_steps=1, checkpoint_step_interval=10 * steps, **more
     )
     config["datasets"][0]["type"] = kind
-    return Trainer(tree, write_config(config, folder / "config.json"))
+    return Trainer(tree, write_config(config, directory / "config.json"))

@@ -38,7 +38,7 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     begin_memory_run(OPTIONS)
     gc.disable()
     try:
-        with tempfile.TemporaryDirectory(dir=settings.folder) as name:
+        with tempfile.TemporaryDirectory(dir=settings.directory) as name:
             count = 40 if settings.quick else ENTRIES
             latents = _saved(Path(name) / "latents", lambda: torch.randn(LATENT).bfloat16(), count)
             yield from _first_reads("512 KB latents", latents, rounds, targets=(2, 0.6))
@@ -51,17 +51,17 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     yield from _first_epoch(settings)
 
 
-class Folder:
+class Directory:
     """A cache as the reader ahead sees one."""
 
     def __init__(self, paths: list[str]) -> None:
         self.cache_dir = str(Path(paths[0]).parent)
 
 
-def _saved(folder: Path, make: Callable[[], Any], count: int) -> list[str]:
-    folder.mkdir()
+def _saved(directory: Path, make: Callable[[], Any], count: int) -> list[str]:
+    directory.mkdir()
     backend = local_backend()
-    paths = [str(folder / f"{number}.pt") for number in range(count)]
+    paths = [str(directory / f"{number}.pt") for number in range(count)]
     for path in paths:
         with open(path, "wb") as file:
             torch.save(make(), file)
@@ -122,7 +122,7 @@ def _forget(paths: list[str], store: CacheStore) -> None:
 
 
 def _ahead(backend: Any, paths: list[str], store: CacheStore) -> None:
-    source: Source = Folder(paths), backend, "device"
+    source: Source = Directory(paths), backend, "device"
     preload = Preload(store, lambda: [source], threads=THREADS, shown=False)
     preload.training_begins()
     preload.done.wait()
@@ -154,7 +154,7 @@ def _read_into(place: tuple[str, memoryview]) -> None:
 def _hit(paths: list[str], rounds: int) -> Ratio:
     """A read of what was read ahead, beside one of what a step has read itself."""
     backend, ahead, today = local_backend(), CacheStore(OPTIONS), CacheStore(OPTIONS)
-    source: Source = Folder(paths), backend, "device"
+    source: Source = Directory(paths), backend, "device"
     some = paths[:32]
     preload = Preload(ahead, lambda: [source], shown=False)
     preload.training_begins()
@@ -190,7 +190,7 @@ def _first_epoch(settings: BenchSettings) -> Iterator[Result]:
         return
     steps, rounds = (6, 1) if settings.quick else (24, min(3, settings.rounds))
     taken: dict[str, list[float]] = {"upstream": [], "ahead": []}
-    with tempfile.TemporaryDirectory(dir=settings.folder) as name:
+    with tempfile.TemporaryDirectory(dir=settings.directory) as name:
         lab = Lab(Path(name), place.fork)
         lab.make(per_aspect=6)
         short = {"max_train_steps": steps, "gradient_accumulation_steps": 1, "checkpoint_step_interval": 10 * steps}

@@ -1,4 +1,4 @@
-"""Documents and pictures made from this checkout's own tables, whichever fork is built."""
+"""Documents and images made from this checkout's own tables, whichever fork is built."""
 
 import sys
 

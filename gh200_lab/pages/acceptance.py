@@ -32,8 +32,8 @@ claim is **shown**, **refuted** or **not tested**, with the reason.
 - `--minutes` (10; with `--large` 60) bounds the parts that take long: bandwidth, moving a batch, scale, trainings. What was
   cut is not tested.
 - Ctrl-C and SIGTERM stop it: what was seen by then is written, the exit code is 130 or 143. Killed outright, it leaves no
-  process, no memory and no folder.
-- The trainings are real ones of a tiny model in the fork, in a folder under `TMPDIR` that is removed. Stock is first;
+  process, no memory and no directory.
+- The trainings are real ones of a tiny model in the fork, in a directory under `TMPDIR` that is removed. Stock is first;
   then plain memory fills HBM until stock fails, and the same training runs in managed memory; then one with
   everything on, the ramp too, whose windows stock was given by hand. They use kernels that add in a fixed order. Where
   two stock trainings differ by themselves, nothing is judged.

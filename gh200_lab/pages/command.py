@@ -16,7 +16,7 @@ def main(about: str | None, documents: Mapping[str, str], command: str, argument
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true", help="write the files")
     action.add_argument("--check", action="store_true", help="exit 1 when a file is not what the source says")
-    parser.add_argument("--into", type=Path, default=DOCS, help="folder of the files")
+    parser.add_argument("--into", type=Path, default=DOCS, help="directory of the files")
     options = parser.parse_args(arguments)
     stale = []
     for name, text in documents.items():

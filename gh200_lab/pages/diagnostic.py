@@ -54,7 +54,7 @@ when nothing failed, 1 when a check did, 2 when the command line, the output fil
 ## The allocation test
 
 It comes last, on GPU 0, and is left out by `--skip-allocation`. It allocates managed memory of
-`--oversubscription-scale` (1.5) times HBM, less if the host cannot give that much (free memory and control group, with
+`--oversubscription-scale` (1.5) times HBM, less if the host cannot give that much (free memory and cgroup, with
 headroom), or nothing if then nothing would lie beyond HBM. Chunk by chunk the pages are prefetched to the GPU and
 written by it (a device-side fill in stream order); the driver is asked where each chunk was last moved to, and the host
 reads everything back and compares every byte. Free host memory is looked at again before every chunk,
@@ -79,8 +79,8 @@ judged, against what others published for GH200 (297 to 375 GB/s; peak 450); non
 
 ## With a training config
 
-`--config` reads the config as a run would, walks the datasets' folders, and compares what staging would take with the
-dataset's `memory_limit_gb`, free memory and the control group. With compression the size is estimated from samples.
+`--config` reads the config as a run would, walks the datasets' directories, and compares what staging would take with the
+dataset's `memory_limit_gb`, free memory and the cgroup. With compression the size is estimated from samples.
 Latents are a rough guess from the number of images and the resolution; text embeddings cannot be told in advance. The
 ramp is worked out for one process per usable GPU. A missing or malformed file ends with exit code 2 before anything
 else.

@@ -16,13 +16,13 @@ def digest_of(sources: Iterable[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
-def is_marked(picture: Path, mark: str, digest: str) -> bool:
+def is_marked(image: Path, mark: str, digest: str) -> bool:
     from PIL import Image
 
-    if not picture.is_file():
+    if not image.is_file():
         return False
-    with Image.open(picture) as image:
-        return bool(image.info.get(mark) == digest)
+    with Image.open(image) as opened:
+        return bool(opened.info.get(mark) == digest)
 
 
 def browser_for(shown: Path) -> str | None:

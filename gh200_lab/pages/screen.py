@@ -10,7 +10,7 @@ from pathlib import Path
 from ..place import ROOT
 from .photograph import browser_for, digest_of, is_marked, keep
 
-PICTURE = "report.png"
+IMAGE = "report.png"
 PAGE = ROOT / "build/quickstart/report.html"
 SOURCES = ("page_parts.py", "report_page.py")
 MARK = "page"
@@ -25,8 +25,8 @@ def _sources() -> list[Path]:
     return [ROOT / "gh200_lab/quickstart" / name for name in SOURCES]
 
 
-def is_current(picture: Path) -> bool:
-    return is_marked(picture, MARK, digest())
+def is_current(image: Path) -> bool:
+    return is_marked(image, MARK, digest())
 
 
 def photograph(target: Path) -> int:
@@ -36,10 +36,10 @@ def photograph(target: Path) -> int:
     if any(path.stat().st_mtime > PAGE.stat().st_mtime for path in _sources()):
         print("error: the page is older than what makes it\n  fix: scripts/quickstart.sh", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory() as folder:
-        shot = Path(folder) / "shot.png"
+    with tempfile.TemporaryDirectory() as directory:
+        shot = Path(directory) / "shot.png"
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}"]
-        options += ["--blink-settings=preferredColorScheme=1", f"--user-data-dir={folder}/profile"]
+        options += ["--blink-settings=preferredColorScheme=1", f"--user-data-dir={directory}/profile"]
         subprocess.run([browser, *options, f"--screenshot={shot}", PAGE.as_uri()], check=True, capture_output=True)
         keep(shot, target, MARK, digest())
     return 0

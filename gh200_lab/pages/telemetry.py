@@ -26,7 +26,7 @@ seconds (10), at its start, at its first and last optimizer step, and at its end
 
 Each rank appends to `OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, a JSON object per line, some 20 MB a day at 10 seconds.
 
-- A resumed run appends to the same file; `run` tells the runs apart. Two at once in one folder are refused; where that cannot
+- A resumed run appends to the same file; `run` tells the runs apart. Two at once in one directory are rejected; where that cannot
   be seen, on a file system without locks, their records are kept apart and readers say so.
 - A run that is killed leaves no record of the kind `end`, and perhaps half a line: the next one begins a new line, and
   readers count the half as a broken one.
@@ -41,7 +41,7 @@ python -m simpletuner.gh200.watch jobs/first/output                # refreshes e
 python -m simpletuner.gh200.watch --once --json jobs/first/output  # for scripts
 ```
 
-It reads files only, needs neither torch nor a GPU, and may run on another machine that sees the folder. Exit code 0: shown,
+It reads files only, needs neither torch nor a GPU, and may run on another machine that sees the directory. Exit code 0: shown,
 2: there is nothing to show. A run is called silent when nothing came for three intervals and there is no last record: it
 was killed, or it hangs.
 
@@ -52,7 +52,7 @@ each record once, the first and the last step's always. Sizes are GB (10^9 bytes
 `gh200/resident_gb`, `gh200/cache_filled_gb`; counters run on: `gh200/cache_hits`, `gh200/hints_applied`; times are seconds
 per micro-batch since the record before: `gh200/data_seconds`, `gh200/compute_seconds`, `gh200/other_seconds`. The ramp's own
 (`gh200/effective_batch_size`, the noise scale) are there at every step. Upstream
-cannot start tensorboard, which refuses a table among upstream's settings; with telemetry it gets nested settings as text.
+cannot start tensorboard, which rejects a table among upstream's settings; with telemetry it gets nested settings as text.
 
 ## What it costs
 
@@ -62,7 +62,7 @@ it took. Where a driver hangs, a step waits at most a second for its record, at 
 
 ## For programs
 
-Programs read it with `read_folder(OUTPUT_DIR)` of `simpletuner/gh200/telemetry/reader.py`, which needs no torch, finds
+Programs read it with `read_directory(OUTPUT_DIR)` of `simpletuner/gh200/telemetry/reader.py`, which needs no torch, finds
 the newest run, reads the end of long files only, and says which ranks have no file.
 """
 

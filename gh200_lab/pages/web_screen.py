@@ -10,7 +10,7 @@ from ..place import ROOT
 from ..web_server import WebServer
 from .photograph import browser_for, digest_of, is_marked, keep
 
-PICTURE = "web_ui.png"
+IMAGE = "web_ui.png"
 CONFIG = ROOT / "config" / "quickstart.json"
 OUTPUT = ROOT / "build" / "quickstart" / "output"
 FORK = ROOT / "build" / "fork"
@@ -24,8 +24,8 @@ def digest() -> str:
     return digest_of(sorted(TEMPLATES.iterdir()))
 
 
-def is_current(picture: Path) -> bool:
-    return is_marked(picture, MARK, digest())
+def is_current(image: Path) -> bool:
+    return is_marked(image, MARK, digest())
 
 
 def photograph(target: Path) -> int:
@@ -33,9 +33,9 @@ def photograph(target: Path) -> int:
     if browser is None:
         return 2
     config = json.loads(CONFIG.read_text(encoding="utf-8")) | {"output_dir": str(OUTPUT)}
-    with tempfile.TemporaryDirectory() as folder:
-        shot = Path(folder) / "shot.png"
-        with WebServer(Path(folder) / "web", FORK, config) as server:
+    with tempfile.TemporaryDirectory() as directory:
+        shot = Path(directory) / "shot.png"
+        with WebServer(Path(directory) / "web", FORK, config) as server:
             _take(browser, server.port, shot)
         keep(shot, target, MARK, digest())
     return 0

@@ -49,7 +49,7 @@ def rows(pairs: Iterable[tuple[str, str]]) -> str:
     return "<table>" + "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in pairs) + "</table>"
 
 
-def picture(path: Path, caption: str) -> str:
+def image(path: Path, caption: str) -> str:
     data = base64.b64encode(path.read_bytes()).decode("ascii")
     return f"<figure><img alt='{text(caption)}' src='data:image/png;base64,{data}'><figcaption>{text(caption)}</figcaption></figure>"
 

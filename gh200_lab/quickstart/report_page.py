@@ -13,7 +13,7 @@ from . import page_parts as parts
 
 @dataclass(frozen=True)
 class Report:
-    """Everything the page shows. `pictures` are what the model drew before and after; `upstream` is its own report."""
+    """Everything the page shows. `images` are what the model drew before and after; `upstream` is its own report."""
 
     steps: list[Record]
     end: Record
@@ -21,7 +21,7 @@ class Report:
     seconds: float
     machine: dict[str, str]
     checkpoint: str
-    pictures: tuple[Path, Path] | None = None
+    images: tuple[Path, Path] | None = None
     upstream: Path | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -33,7 +33,7 @@ def write_page(run: Report, path: Path) -> Path:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<style>{parts.STYLE}</style></head><body>",
         _head(run, path),
-        _pictures(run),
+        _images(run),
         "<h2>What was on, and what was not possible here</h2>",
         _features(runtime),
         "<h2>Effective batch size</h2>",
@@ -75,16 +75,14 @@ def _mean(steps: list[Record]) -> float:
     return float(sum(step["loss"] for step in steps) / len(steps))
 
 
-def _pictures(run: Report) -> str:
+def _images(run: Report) -> str:
     notes = "".join(f"<p class='quiet'>{parts.text(note)}</p>" for note in run.notes)
-    if run.pictures is None:
+    if run.images is None:
         return notes
-    before, after = run.pictures
-    shown = parts.picture(before, "before training") + parts.picture(after, f"after {len(run.steps)} steps")
+    before, after = run.images
+    shown = parts.image(before, "before training") + parts.image(after, f"after {len(run.steps)} steps")
     told = "The model is tiny and random, so no shape is to be expected; the prompt and the seed of both are the same."
-    return (
-        f"<h2>The same picture, before and after</h2><div class='pair'>{shown}</div><p class='quiet'>{told}</p>{notes}"
-    )
+    return f"<h2>The same image, before and after</h2><div class='pair'>{shown}</div><p class='quiet'>{told}</p>{notes}"
 
 
 def _features(runtime: Record) -> str:

@@ -17,10 +17,10 @@ from ..machine import gpus
 from ..place import ROOT, Place, find_place
 from ..scenario import Failed
 from ..tiny.config import MOVED, SHIPPED, UNWATCHED, Record
+from ..tiny.images import make_images
 from ..tiny.lab import forget
 from ..tiny.launch import Launcher
 from ..tiny.make import make_model
-from ..tiny.pictures import make_pictures
 from ..tiny.run import read_log
 from . import samples
 from .report_page import Report, write_page
@@ -46,8 +46,8 @@ def main() -> int:
             forget(WORK)
         with _stage("model and data", options) as stage:
             make_model(WORK / "model")
-            make_pictures(WORK / "images")
-            stage.done("a tiny random SDXL, drawn pictures in four shapes")
+            make_images(WORK / "images")
+            stage.done("a tiny random SDXL, drawn images in four shapes")
         _reach_work_from_fork(place)
         return _train(place, options)
     except Failed as problem:
@@ -117,7 +117,7 @@ def _train(place: Place, options: argparse.Namespace) -> int:
 def _more(options: argparse.Namespace, place: Place, total: int) -> list[str]:
     more = [] if options.steps is None else [f"--max_train_steps={total}", f"--validation_step_interval={total}"]
     if not (place.fork / samples.TRACKER).is_file():
-        # A release from before upstream's own tracker would refuse its name.
+        # A release from before upstream's own tracker would reject its name.
         more += [f"--{name}={json.dumps(value).strip('"')}" for name, value in UNWATCHED.items()]
     return more
 
@@ -133,7 +133,7 @@ def _progress(log: Path, total: int, printed: stages.Log) -> tuple[float | None,
 
 
 def _reach_work_from_fork(place: Place) -> None:
-    """The configs name build/quickstart relative to the folder the command runs in."""
+    """The configs name build/quickstart relative to the directory the command runs in."""
     seen = place.fork / MOVED
     if seen.resolve() != WORK.resolve():
         seen.parent.mkdir(parents=True, exist_ok=True)
@@ -151,25 +151,25 @@ def _finish(command: list[str], seconds: float, log: Path, settings: Record) -> 
             file=sys.stderr,
         )
         return 1
-    pictures, upstream = _pictures(settings), own if own.is_file() else None
-    notes = () if pictures else ("This upstream release leaves no validation pictures that could be compared.",)
-    report = Report(steps, end, " ".join(command), seconds, _machine(), _shown(weights), pictures, upstream, notes)
+    images, upstream = _images(settings), own if own.is_file() else None
+    notes = () if images else ("This upstream release leaves no validation images that could be compared.",)
+    report = Report(steps, end, " ".join(command), seconds, _machine(), _shown(weights), images, upstream, notes)
     page = write_page(report, WORK / "report.html")
     samples_seen = sum(step["effective_batch_size"] for step in steps)
     print(f"\n{len(steps)} steps, {samples_seen} samples, loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f}")
     for name, reason in (end.get("runtime") or {}).get("unavailable", {}).items():
         print(f"not possible on this machine: {name}: {reason}")
     made = {"weights": weights, "report": page, "all curves": upstream, "log": _log()}
-    if pictures:
-        sheet = samples.side_by_side(*pictures, WORK / "before_after.png")
-        made = {"before": pictures[0], "after": pictures[1], "side by side": sheet, **made}
+    if images:
+        sheet = samples.side_by_side(*images, WORK / "before_after.png")
+        made = {"before": images[0], "after": images[1], "side by side": sheet, **made}
     for name, path in made.items():
         if path is not None:
             print(f"{name:<13} {_shown(path)}")
     return 0
 
 
-def _pictures(settings: Record) -> tuple[Path, Path] | None:
+def _images(settings: Record) -> tuple[Path, Path] | None:
     found = samples.before_and_after(WORK / "output")
     if found is None:
         return None

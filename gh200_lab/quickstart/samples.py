@@ -1,4 +1,4 @@
-"""The picture the model made before training and the one it made after, from upstream's list of validation media."""
+"""The image the model made before training and the one it made after, from upstream's list of validation media."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def before_and_after(output: Path) -> tuple[Path, Path] | None:
 
 
 def without_caption(source: Path, resolution: tuple[int, int], target: Path) -> Path:
-    """Upstream writes the prompt into a strip below the picture."""
+    """Upstream writes the prompt into a strip below the image."""
     from PIL import Image
 
     with Image.open(source) as image:

@@ -1,4 +1,4 @@
-"""A random ACE-Step model, every part real and as small as upstream allows, and a folder of captioned sounds for it."""
+"""A random ACE-Step model, every part real and as small as upstream allows, and a directory of captioned sounds for it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ WIDTH = 32
 VOCABULARY = ("<pad>", "</s>", "<unk>")
 
 
-def make_sounds(folder: Path, seconds: float = 1.0) -> Path:
+def make_sounds(directory: Path, seconds: float = 1.0) -> Path:
     """One stereo tone per name, with a caption and lyrics beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for name, pitch in SOUNDS.items():
-        with wave.open(str(folder / f"{name}.wav"), "wb") as sound:
+        with wave.open(str(directory / f"{name}.wav"), "wb") as sound:
             sound.setparams((2, 2, RATE, 0, "NONE", "not compressed"))
             sound.writeframes(_tone(pitch, int(seconds * RATE)))
-        (folder / f"{name}.txt").write_text(f"a {name} tone", encoding="utf-8")
-        (folder / f"{name}.lyrics").write_text(f"{name}, {name}", encoding="utf-8")
-    return folder
+        (directory / f"{name}.txt").write_text(f"a {name} tone", encoding="utf-8")
+        (directory / f"{name}.lyrics").write_text(f"{name}, {name}", encoding="utf-8")
+    return directory
 
 
 def _tone(pitch: float, frames: int) -> bytes:
@@ -32,15 +32,15 @@ def _tone(pitch: float, frames: int) -> bytes:
     return struct.pack(f"<{2 * frames}h", *(value for one in left for value in (one, -one)))
 
 
-def write_model(folder: Path, seed: int = 0) -> None:
+def write_model(directory: Path, seed: int = 0) -> None:
     """In a process that can import `simpletuner`. Most of it is the lyric encoder, whose width upstream fixes."""
     import torch
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        _tokenizer().save_pretrained(folder / "umt5-base")
+        _tokenizer().save_pretrained(directory / "umt5-base")
         for name, part in _parts().items():
-            part.to(torch.bfloat16).save_pretrained(folder / name)
+            part.to(torch.bfloat16).save_pretrained(directory / name)
 
 
 def _tokenizer() -> Any:

@@ -1,4 +1,4 @@
-"""The quick start's own configs, moved into another folder."""
+"""The quick start's own configs, moved into another directory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ UNWATCHED: Record = {"report_to": "none", "validation_disable": True, "validatio
 UNIFIED = {"vae_cache_type": "unified_memory", "text_cache_type": "unified_memory"}
 
 
-def moved_config(folder: Path, features: str = "on", **changes: Any) -> Record:
+def moved_config(directory: Path, features: str = "on", **changes: Any) -> Record:
     """With its datasets in it, so that they can be changed; `write_config` puts them where the shipped config has them."""
-    config: Record = _moved(SHIPPED[features], folder) | UNWATCHED
+    config: Record = _moved(SHIPPED[features], directory) | UNWATCHED
     if listed := config.get("data_backend_config"):
-        config |= {"data_backend_config": str(folder / "datasets.json"), "datasets": _moved(listed, folder)}
+        config |= {"data_backend_config": str(directory / "datasets.json"), "datasets": _moved(listed, directory)}
     return config | changes
 
 
@@ -33,6 +33,6 @@ def write_config(config: Record, path: Path) -> Path:
     return path
 
 
-def _moved(shipped: str, folder: Path) -> Any:
+def _moved(shipped: str, directory: Path) -> Any:
     text = (ROOT / shipped).read_text(encoding="utf-8")
-    return json.loads(text.replace(f'"{MOVED}', json.dumps(str(folder)).removesuffix('"')))
+    return json.loads(text.replace(f'"{MOVED}', json.dumps(str(directory)).removesuffix('"')))

@@ -251,7 +251,7 @@ def main() -> None:
         # Upstream pins wherever MPS is absent and fails here; the fork asks first. For both the same: no pinning.
         torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
     sys.argv = sys.argv[1:]
-    # This folder, where Python looks first: none of its names are upstream's business.
+    # This directory, where Python looks first: none of its names are upstream's business.
     sys.path.pop(0)
     runpy.run_path(sys.argv[0], run_name="__main__")
 

@@ -1,4 +1,4 @@
-"""A folder with the tiny model, its pictures and its training runs."""
+"""A directory with the tiny model, its images and its training runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .. import process
 from ..machine import gpus
 from ..scenario import Failed
 from .config import Record, moved_config, write_config
+from .images import make_images
 from .launch import Launcher
 from .make import shared_model
-from .pictures import make_pictures
 from .run import Run, read_lines, read_log
 
 LIMIT = 900.0
@@ -24,17 +24,17 @@ DRIVER_ORDERS = "TINY_DRIVE"
 class Lab:
     """Its runs share absolute paths, so what they computed can be compared."""
 
-    def __init__(self, folder: Path, tree: Path) -> None:
-        self.folder, self.tree = folder, tree
-        self.log, self.signals, self.output = folder / "run.jsonl", folder / "triggers.json", folder / "output"
+    def __init__(self, directory: Path, tree: Path) -> None:
+        self.directory, self.tree = directory, tree
+        self.log, self.signals, self.output = directory / "run.jsonl", directory / "triggers.json", directory / "output"
 
     def make(self, per_aspect: int = 3) -> None:
-        """The quick start's model, and its pictures: four aspect ratios, so four buckets."""
-        shutil.copytree(shared_model(), self.folder / "model")
-        make_pictures(self.folder / "images", per_aspect)
+        """The quick start's model, and its images: four aspect ratios, so four buckets."""
+        shutil.copytree(shared_model(), self.directory / "model")
+        make_images(self.directory / "images", per_aspect)
 
     def config(self, features: str = "on", **changes: Any) -> Record:
-        return moved_config(self.folder, features, **changes)
+        return moved_config(self.directory, features, **changes)
 
     def train(self, name: str, config: Record, **how: Any) -> Run:
         """A cold run that has to end well, because only cold runs can be compared; `how` as in `run`."""
@@ -72,9 +72,9 @@ class Lab:
             more[DRIVER_ORDERS] = json.dumps({"trace": str(trace), "triggers": str(self.signals), **orders})
         done = process.run(
             launcher.command(tree, written, watched=orders is not None),
-            cwd=self.folder,
+            cwd=self.directory,
             environment=launcher.environment(tree, written, **more) | dict(variables or {}),
-            log=self.folder / "printed.log",
+            log=self.directory / "printed.log",
             limit=limit,
             watch=while_training,
         )
@@ -86,17 +86,17 @@ class Lab:
 
     def _prepare(self, config: Record, cold: bool, resume: str) -> Path:
         if cold:
-            forget(self.folder)
+            forget(self.directory)
         shutil.rmtree(self.output, ignore_errors=True)
         if resume:
-            shutil.copytree(self.folder / "runs" / resume, self.output)
+            shutil.copytree(self.directory / "runs" / resume, self.output)
         self.output.mkdir(exist_ok=True)
         self.log.unlink(missing_ok=True)
         self.signals.write_text("{}", encoding="utf-8")
-        return write_config(config, self.folder / "config.json")
+        return write_config(config, self.directory / "config.json")
 
     def _keep(self, name: str) -> Path:
-        kept, debug = self.folder / "runs" / name, self.folder / "debug.log"
+        kept, debug = self.directory / "runs" / name, self.directory / "debug.log"
         shutil.rmtree(kept, ignore_errors=True)
         kept.parent.mkdir(exist_ok=True)
         self.output.rename(kept)
@@ -105,9 +105,9 @@ class Lab:
         return kept
 
 
-def forget(folder: Path) -> None:
+def forget(directory: Path) -> None:
     """As if nothing had run here yet: caches, outputs, and the lists upstream writes beside the data."""
     for name in ("cache", "output"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for path in folder.glob("*/aspect_ratio_*"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    for path in directory.glob("*/aspect_ratio_*"):
         path.unlink()

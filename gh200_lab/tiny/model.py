@@ -13,18 +13,18 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 SPECIAL_TOKENS = {"bos_token": START, "eos_token": END, "unk_token": END, "pad_token": END}
 
 
-def write_model(folder: Path, seed: int = 0, width: int = 8) -> None:
-    """A finished folder is recognised by its index, which is written last; `width` is the UNet's narrowest channel."""
+def write_model(directory: Path, seed: int = 0, width: int = 8) -> None:
+    """A finished directory is recognised by its index, which is written last; `width` is the UNet's narrowest channel."""
     import torch
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         vocabulary = vocabulary_of_bytes()
         for name in ("tokenizer", "tokenizer_2"):
-            write_tokenizer(folder / name, vocabulary)
+            write_tokenizer(directory / name, vocabulary)
         for name, part in _parts(vocabulary, width).items():
-            part.save_pretrained(folder / name)
-    (folder / "model_index.json").write_text(json.dumps(_index(), indent=1), encoding="utf-8")
+            part.save_pretrained(directory / name)
+    (directory / "model_index.json").write_text(json.dumps(_index(), indent=1), encoding="utf-8")
 
 
 def vocabulary_of_bytes() -> dict[str, int]:
@@ -36,8 +36,8 @@ def vocabulary_of_bytes() -> dict[str, int]:
     return {token: number for number, token in enumerate(tokens)}
 
 
-def write_tokenizer(folder: Path, vocabulary: dict[str, int]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def write_tokenizer(directory: Path, vocabulary: dict[str, int]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
     files = {
         "vocab.json": json.dumps(vocabulary, ensure_ascii=False),
         "merges.txt": "#version: 0.2\n",
@@ -47,7 +47,7 @@ def write_tokenizer(folder: Path, vocabulary: dict[str, int]) -> None:
         ),
     }
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def _parts(vocabulary: dict[str, int], width: int) -> dict[str, Any]:

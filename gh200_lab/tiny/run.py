@@ -18,7 +18,7 @@ GPU_TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Run:
-    """Exit code, what was printed, the output folder; steps and last words of the run log; what the driver watched."""
+    """Exit code, what was printed, the output directory; steps and last words of the run log; what the driver watched."""
 
     code: int
     text: str
@@ -83,18 +83,20 @@ def differing_losses(one: Run, other: Run, first: int | None = None) -> list[int
     return [step for step, pair in enumerate(pairs, 1) if not math.isclose(*pair, rel_tol=tolerance)]
 
 
-def weights(folder: Path) -> dict[str, str]:
-    """A digest per tensor of every safetensors file under a folder; file metadata (dates) does not count."""
+def weights(directory: Path) -> dict[str, str]:
+    """A digest per tensor of every safetensors file under a directory; file metadata (dates) does not count."""
     from safetensors import deserialize
 
     found: dict[str, str] = {}
-    for path in sorted(folder.rglob("*.safetensors")):
+    for path in sorted(directory.rglob("*.safetensors")):
         for name, tensor in deserialize(path.read_bytes()):
             content = f"{tensor['dtype']}{tensor['shape']}".encode() + bytes(tensor["data"])
-            found[f"{path.relative_to(folder)}:{name}"] = hashlib.sha256(content).hexdigest()
+            found[f"{path.relative_to(directory)}:{name}"] = hashlib.sha256(content).hexdigest()
     return found
 
 
-def cached(folder: Path) -> dict[str, bytes]:
-    """Upstream's cache files below a folder; it compresses them, and gzip writes the time into them."""
-    return {str(path.relative_to(folder)): gzip.decompress(path.read_bytes()) for path in sorted(folder.rglob("*.pt"))}
+def cached(directory: Path) -> dict[str, bytes]:
+    """Upstream's cache files below a directory; it compresses them, and gzip writes the time into them."""
+    return {
+        str(path.relative_to(directory)): gzip.decompress(path.read_bytes()) for path in sorted(directory.rglob("*.pt"))
+    }

@@ -1,4 +1,4 @@
-"""A random Stable Diffusion 3 of about 1 MB: the smallest transformer family upstream trains from a local folder."""
+"""A random Stable Diffusion 3 of about 1 MB: the smallest transformer family upstream trains from a local directory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ JOINT = 2 * HIDDEN
 PIECES = ("<pad>", "</s>", "<unk>")
 
 
-def write_model(folder: Path, seed: int = 0) -> None:
-    """A finished folder is recognised by its index, which is written last."""
+def write_model(directory: Path, seed: int = 0) -> None:
+    """A finished directory is recognised by its index, which is written last."""
     import torch
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         vocabulary = vocabulary_of_bytes()
         for name in ("tokenizer", "tokenizer_2"):
-            write_tokenizer(folder / name, vocabulary)
-        _pieces().save_pretrained(folder / "tokenizer_3")
+            write_tokenizer(directory / name, vocabulary)
+        _pieces().save_pretrained(directory / "tokenizer_3")
         for name, part in _parts(vocabulary).items():
-            part.save_pretrained(folder / name)
-    (folder / "model_index.json").write_text(json.dumps(_index(), indent=1), encoding="utf-8")
+            part.save_pretrained(directory / name)
+    (directory / "model_index.json").write_text(json.dumps(_index(), indent=1), encoding="utf-8")
 
 
 def _letters() -> list[str]:

@@ -1,4 +1,4 @@
-"""The trainings of an acceptance run: the tiny model, in the fork, in a folder that goes however this process ends."""
+"""The trainings of an acceptance run: the tiny model, in the fork, in a directory that goes however this process ends."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .. import process
 from ..place import find_place
 from ..scenario import Failed
 from ..tiny.config import UNIFIED, Record
+from ..tiny.images import make_images
 from ..tiny.lab import Lab
 from ..tiny.launch import Launcher
 from ..tiny.make import make_model
-from ..tiny.pictures import make_pictures
 from ..tiny.run import Run, weights
 
 # Windows of the ramp from 1 to 2 over 3 micro-batches; stock gets them by hand, as upstream has no ramp.
@@ -46,7 +46,7 @@ PACKAGES = ("torch", "accelerate", "diffusers", "transformers", "PIL", "safetens
 # What an operator has set for other runs would make stock something else.
 OURS = ("GH200_", "SIMPLETUNER_")
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-# Removes the folder once the other end of its pipe is closed, which no way of dying forgets.
+# Removes the directory once the other end of its pipe is closed, which no way of dying forgets.
 JANITOR = """
 import os, shutil, sys, time
 sys.stdin.buffer.read()
@@ -60,10 +60,10 @@ for _ in range(50):
 
 
 class Trainings:
-    """`missing` first; a folder is made with the first training."""
+    """`missing` first; a directory is made with the first training."""
 
     def __init__(self) -> None:
-        self._folder: Path | None = None
+        self._directory: Path | None = None
         self._janitor: subprocess.Popen[bytes] | None = None
 
     def missing(self) -> str:
@@ -76,7 +76,7 @@ class Trainings:
             return "; ".join(map(str, problem.args))
         temporary = tempfile.gettempdir()
         if shutil.disk_usage(temporary).free < DISK:
-            return f"{temporary} has less than {DISK >> 30} GB free: name another folder with TMPDIR"
+            return f"{temporary} has less than {DISK >> 30} GB free: name another directory with TMPDIR"
         return ""
 
     def train(self, order: Order, limit: float) -> Trained:
@@ -99,27 +99,27 @@ class Trainings:
         return told
 
     def close(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
         if self._janitor is not None and self._janitor.stdin is not None:
             self._janitor.kill()
             self._janitor.stdin.close()
             self._janitor.wait()
 
     def _lab(self, width: int) -> Lab:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="gh200-acceptance-"))
-            command = [sys.executable, "-I", "-S", "-c", JANITOR, str(self._folder)]
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="gh200-acceptance-"))
+            command = [sys.executable, "-I", "-S", "-c", JANITOR, str(self._directory)]
             self._janitor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env={})
-        folder = self._folder / f"width-{width}"
-        if not folder.is_dir():
+        directory = self._directory / f"width-{width}"
+        if not directory.is_dir():
             parameters = PARAMETERS * width * width
-            if shutil.disk_usage(self._folder).free < DISK + 3 * 4 * parameters:
-                raise Failed(f"{self._folder} has no room for a model of {parameters / 1e9:.1f} billion parameters")
-            (folder / "tmp").mkdir(parents=True)
-            make_model(folder / "model", width)
-            make_pictures(folder / "images", 3, [(64, 64)])
-        return Lab(folder, find_place().fork)
+            if shutil.disk_usage(self._directory).free < DISK + 3 * 4 * parameters:
+                raise Failed(f"{self._directory} has no room for a model of {parameters / 1e9:.1f} billion parameters")
+            (directory / "tmp").mkdir(parents=True)
+            make_model(directory / "model", width)
+            make_images(directory / "images", 3, [(64, 64)])
+        return Lab(directory, find_place().fork)
 
 
 def _width(state_bytes: int) -> int:
@@ -153,7 +153,7 @@ def _variables(lab: Lab, order: Order) -> dict[str, str]:
     path = [str(lab.tree), os.environ.get("PYTHONPATH", "")]
     return found | {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "TMPDIR": str(lab.folder / "tmp"),
+        "TMPDIR": str(lab.directory / "tmp"),
         "ACCELERATE_MIXED_PRECISION": "bf16",
         # cuBLAS adds in a fixed order only with a workspace of its own.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -166,7 +166,7 @@ def _told(order: Order, run: Run) -> Trained:
     updates = [entry for entry in run.trace if "weights" in entry]
     complaint = ""
     if run.code:
-        # What it printed goes with the folder; the reason must not.
+        # What it printed goes with the directory; the reason must not.
         with contextlib.redirect_stderr(io.StringIO()):
             complaint = process.complaint(run.text)
     return Trained(

@@ -18,16 +18,16 @@ from ..tiny.run import Run, cached, differing_losses, weights
 STEPS = 3
 RAMP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 2, "batch_rampup_steps": 2}
 WINDOWS = [1, 1, 2]
-PICTURES_ONLY = ("resolution", "resolution_type", "minimum_image_size", "crop")
+IMAGES_ONLY = ("resolution", "resolution_type", "minimum_image_size", "crop")
 Seen = tuple[Run, dict[str, bytes], dict[str, str]]
 
 
 def audio(place: Place, options: argparse.Namespace) -> str:
-    with place.folder("audio", options.keep) as folder:
-        lab = Lab(folder, place.fork)
-        path = _path_with_ffmpeg(folder / "tools", environment(place.fork)["PATH"])
-        make_sounds(folder / "sounds")
-        make_audio_model(folder / "model", place.fork)
+    with place.directory("audio", options.keep) as directory:
+        lab = Lab(directory, place.fork)
+        path = _path_with_ffmpeg(directory / "tools", environment(place.fork)["PATH"])
+        make_sounds(directory / "sounds")
+        make_audio_model(directory / "model", place.fork)
         seen = {kind: _train(lab, kind, path) for kind in ("local", "in_memory")}
         _check(seen["local"], seen["in_memory"])
         run, caches, _ = seen["in_memory"]
@@ -53,16 +53,21 @@ def _path_with_ffmpeg(tools: Path, path: str) -> str:
 def _train(lab: Lab, kind: str, path: str) -> Seen:
     config = lab.config(model_family="ace_step", model_flavour="base", max_train_steps=STEPS)
     config["gh200_optimizations"] |= RAMP
-    for key in PICTURES_ONLY[:2]:
+    for key in IMAGES_ONLY[:2]:
         del config[key]
     dataset = config["datasets"][0]
-    for key in PICTURES_ONLY:
+    for key in IMAGES_ONLY:
         del dataset[key]
-    dataset |= {"id": "sounds", "type": kind, "dataset_type": "audio", "instance_data_dir": str(lab.folder / "sounds")}
+    dataset |= {
+        "id": "sounds",
+        "type": kind,
+        "dataset_type": "audio",
+        "instance_data_dir": str(lab.directory / "sounds"),
+    }
     if kind == "local":
         del dataset["in_memory"]
     run = lab.train(kind, config, variables={"PATH": path})
-    return run, cached(lab.folder / "cache"), weights(run.output)
+    return run, cached(lab.directory / "cache"), weights(run.output)
 
 
 def _check(local: Seen, in_memory: Seen) -> None:

@@ -65,13 +65,13 @@ def main() -> int:
         output = (options.output or place.work.parents[1] / "baseline").absolute()
         check_writable(output)
     except BadBaseline as problem:
-        return refuse(str(problem), "name a folder that scripts/capture_baseline.sh wrote, or leave --compare out")
+        return reject(str(problem), "name a directory that scripts/capture_baseline.sh wrote, or leave --compare out")
     except GH200Error as problem:
-        return refuse(problem.render(), "name a training config that can be started with --config FILE")
+        return reject(problem.render(), "name a training config that can be started with --config FILE")
     except FileNotFoundError as problem:
-        return refuse(*map(str, problem.args))
+        return reject(*map(str, problem.args))
     except OSError as problem:
-        return refuse(f"the results cannot be kept: {problem}", "name another folder with --output")
+        return reject(f"the results cannot be kept: {problem}", "name another directory with --output")
     try:
         return capture(place, options, output, old)
     except Failed as problem:
@@ -90,11 +90,11 @@ def arguments() -> argparse.Namespace:
         "--config",
         type=Path,
         metavar="FILE",
-        help="time this training config, from this folder, instead of the tiny model",
+        help="time this training config, from this directory, instead of the tiny model",
     )
     made.add_argument("--output", type=Path, metavar="DIR", help="where the figures go (baseline)")
     made.add_argument(
-        "--compare", type=Path, metavar="OLD", help="compare with this baseline, a folder or its baseline.json"
+        "--compare", type=Path, metavar="OLD", help="compare with this baseline, a directory or its baseline.json"
     )
     made.add_argument(
         "--features",
@@ -124,17 +124,17 @@ def _steps(text: str) -> int:
 
 def capture(place: Place, options: argparse.Namespace, output: Path, old: Record | None) -> int:
     steps = options.steps or STEPS[bool(machine.gpus())]
-    with place.folder("baseline", options.keep) as folder:
-        lab, job = Lab(folder, place.fork), OwnJob(options.config, place, folder) if options.config else None
+    with place.directory("baseline", options.keep) as directory:
+        lab, job = Lab(directory, place.fork), OwnJob(options.config, place, directory) if options.config else None
         if job is None:
-            print(f"making the tiny model and its data in {os.path.relpath(lab.folder)}", flush=True)
+            print(f"making the tiny model and its data in {os.path.relpath(lab.directory)}", flush=True)
             lab.make(per_aspect=6)
-        made = lab.folder / "figures"
+        made = lab.directory / "figures"
         made.mkdir()
         with _gpu_log(made / "nvidia_smi.log") as smi:
             run, other_work = timed(job or lab, options.features, steps)
         record = make_record(run, options.features if job is None else "as in the config", other_work)
-        record |= {"versions": versions(place.fork), "diagnostic": diagnostic(place, lab.folder)}
+        record |= {"versions": versions(place.fork), "diagnostic": diagnostic(place, lab.directory)}
         record["config"] = job.label if job else None
         record["peak_gpu_bytes"] = _peak_gpu(made / "nvidia_smi.log")
         comparison = compare(old, record) if old else None
@@ -159,7 +159,7 @@ def timed(lab: Lab | OwnJob, features: str, steps: int) -> tuple[Run, float]:
 
     if isinstance(lab, OwnJob):
         print(
-            f"training {steps} steps of {lab.path}; its caches are made or used, its output folder is not touched",
+            f"training {steps} steps of {lab.path}; its caches are made or used, its output directory is not touched",
             flush=True,
         )
         run = lab.train(steps, watch)
@@ -195,7 +195,7 @@ def _peak_gpu(log: Path) -> int | None:
     return max((int(one) * 2**20 for one in used if one.isdecimal()), default=None)
 
 
-def _trace(lab: Lab, options: argparse.Namespace, folder: Path) -> None:
+def _trace(lab: Lab, options: argparse.Namespace, directory: Path) -> None:
     """A run of its own: a profiler would disturb the times."""
     if not options.trace:
         return
@@ -204,7 +204,7 @@ def _trace(lab: Lab, options: argparse.Namespace, folder: Path) -> None:
         return
     print(f"tracing {TRACED_STEPS} steps", flush=True)
     config = lab.config(options.features, max_train_steps=TRACED_STEPS, checkpoint_step_interval=TRACED_STEPS + 1)
-    lab.train("traced", config, variables={"SIMPLETUNER_TORCH_PROFILER_DIR": str(folder)})
+    lab.train("traced", config, variables={"SIMPLETUNER_TORCH_PROFILER_DIR": str(directory)})
 
 
 def write_json(path: Path, record: Record, comparison: Comparison | None) -> None:
@@ -212,7 +212,7 @@ def write_json(path: Path, record: Record, comparison: Comparison | None) -> Non
     path.write_text(json.dumps(record | told, indent=1) + "\n", encoding="utf-8")
 
 
-def refuse(what: str, fix: str) -> int:
+def reject(what: str, fix: str) -> int:
     print(f"error: {what}\n  fix: {fix}", file=sys.stderr)
     return 2
 

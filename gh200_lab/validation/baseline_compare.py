@@ -79,7 +79,7 @@ class Comparison:
 
 
 def read_baseline(path: Path) -> Record:
-    """A folder or its baseline.json; refused with everything that is wrong with it."""
+    """A directory or its baseline.json; rejected with everything that is wrong with it."""
     file = path / "baseline.json" if path.is_dir() else path
     if not file.is_file():
         raise BadBaseline(f"{file} does not exist")

@@ -1,4 +1,4 @@
-"""An operator's own job, timed: its config with a few keys changed, trained from the folder it is always started in."""
+"""An operator's own job, timed: its config with a few keys changed, trained from the directory it is always started in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..tiny.config import Record
 from ..tiny.launch import Launcher
 from ..tiny.run import Run, read_log
 
-# What a baseline leaves out: pictures, checkpoints and uploads are no steps, and a resumed run has fewer of them.
+# What a baseline leaves out: images, checkpoints and uploads are no steps, and a resumed run has fewer of them.
 _REMOVED = (
     "resume_from_checkpoint", "validation_prompt", "validation_prompt_library", "webhook_config", "$schema",
     "checkpointing_steps", "checkpointing_rolling_steps", "checkpoint_epoch_interval",
@@ -27,10 +27,10 @@ _REMOVED = (
 class OwnJob:
     """`digest` is the config's own, so that two baselines of different jobs are not compared in silence."""
 
-    def __init__(self, path: Path, place: Place, folder: Path) -> None:
-        self.path, self.place, self.folder = path, place, folder
+    def __init__(self, path: Path, place: Place, directory: Path) -> None:
+        self.path, self.place, self.directory = path, place, directory
         self.config = {plain_key(key): value for key, value in read_config_file(path).items()}
-        self.log = folder / "run.jsonl"
+        self.log = directory / "run.jsonl"
 
     @property
     def label(self) -> str:
@@ -41,16 +41,16 @@ class OwnJob:
         return len(read_log(self.log)[0])
 
     def train(self, steps: int, watch: Callable[[int], None]) -> Run:
-        output = self.folder / "output"
+        output = self.directory / "output"
         output.mkdir()
-        written = self.folder / "config.json"
+        written = self.directory / "config.json"
         written.write_text(json.dumps(self._changed(steps, output), indent=1, default=str), encoding="utf-8")
         launcher = Launcher(documented=True)
         done = process.run(
             launcher.command(self.place.fork, written.absolute()),
             cwd=Path.cwd(),
             environment=launcher.environment(self.place.fork, written, GH200_RUN_LOG=str(self.log.absolute())),
-            log=self.folder / "printed.log",
+            log=self.directory / "printed.log",
             limit=3600 + 60.0 * steps,
             watch=watch,
         )

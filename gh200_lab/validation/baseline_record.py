@@ -84,16 +84,16 @@ def _driver() -> str:
     return done.stdout.splitlines()[0].strip() if done is not None and done.stdout.strip() else "none"
 
 
-def diagnostic(place: Place, folder: Path) -> Record:
+def diagnostic(place: Place, directory: Path) -> Record:
     """The fork's own diagnostic of this machine, or why there is none."""
-    script, report = place.fork / "gh200_diagnostic.py", folder / "diagnostic.json"
+    script, report = place.fork / "gh200_diagnostic.py", directory / "diagnostic.json"
     if not script.is_file():
         return {"absent": "this fork has no gh200_diagnostic.py"}
     done = process.run(
         [sys.executable, str(script), "--skip-allocation", "--quiet", "--output", str(report)],
-        cwd=folder,
+        cwd=directory,
         environment=environment(place.fork),
-        log=folder / "diagnostic.log",
+        log=directory / "diagnostic.log",
         limit=DIAGNOSTIC_LIMIT,
     )
     if not report.is_file():

@@ -25,7 +25,7 @@ def store(made: Path, output: Path, *, compared: bool) -> Path:
         target = output
         _move_aside(output)
     target.mkdir(parents=True, exist_ok=True)
-    # Last, because it is what makes the folder a baseline.
+    # Last, because it is what makes the directory a baseline.
     for name in reversed(FILES):
         if (made / name).exists():
             shutil.move(made / name, target / name)
@@ -41,9 +41,9 @@ def _move_aside(output: Path) -> None:
             (output / name).rename(earlier / name)
 
 
-def _fresh(folder: Path) -> Path:
-    """A folder named after this moment that nobody has used yet."""
+def _fresh(directory: Path) -> Path:
+    """A directory named after this moment that nobody has used yet."""
     stamp, number = time.strftime("%Y%m%d-%H%M%S"), 1
-    while (folder / (name := stamp if number == 1 else f"{stamp}-{number}")).exists():
+    while (directory / (name := stamp if number == 1 else f"{stamp}-{number}")).exists():
         number += 1
-    return folder / name
+    return directory / name

@@ -45,11 +45,11 @@ def backend(name: str, place: Place, options: argparse.Namespace) -> str:
     reasons, problem = unavailable(place)
     missing = reasons.get(name, "")
     if problem or (missing and name in ALWAYS):
-        raise Failed(problem or f"upstream refuses a backend that every machine has: {missing}")
+        raise Failed(problem or f"upstream rejects a backend that every machine has: {missing}")
     if missing:
         raise Skipped(missing)
-    with place.folder(f"{BACKEND}{name}", options.keep) as folder:
-        lab = Lab(folder, place.fork)
+    with place.directory(f"{BACKEND}{name}", options.keep) as directory:
+        lab = Lab(directory, place.fork)
         lab.make()
         config = lab.config(max_train_steps=len(WINDOWS), attention_mechanism=name)
         config["gh200_optimizations"] |= RAMP

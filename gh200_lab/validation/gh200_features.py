@@ -13,7 +13,7 @@ from .. import process
 from ..machine import gpus
 from ..place import Place, environment
 from ..scenario import Failed, Scenario, Skipped, main, parser
-from ..tiny.pictures import make_pictures
+from ..tiny.images import make_images
 
 ABOUT = """\
 Shows the diagnostic (with a GPU also its acceptance run), the memory layer, in-memory staging and the accumulation ramp of the built fork, one by one.
@@ -38,8 +38,8 @@ def diagnostic(place: Place, options: argparse.Namespace) -> str:
     script = place.fork / "gh200_diagnostic.py"
     if not script.is_file():
         raise Skipped("this fork has no gh200_diagnostic.py")
-    with place.folder("diagnostic", options.keep) as folder:
-        report_file = folder / "report.json"
+    with place.directory("diagnostic", options.keep) as directory:
+        report_file = directory / "report.json"
         done = process.run(
             [
                 sys.executable,
@@ -49,13 +49,13 @@ def diagnostic(place: Place, options: argparse.Namespace) -> str:
                 "--output",
                 str(report_file),
             ],
-            cwd=folder,
+            cwd=directory,
             environment=environment(place.fork),
-            log=folder / "printed.log",
+            log=directory / "printed.log",
             limit=LIMIT,
         )
         report = _report(report_file, done)
-        accepted = f"; {_accepted(script, place.fork, folder)}" if gpus() else ""
+        accepted = f"; {_accepted(script, place.fork, directory)}" if gpus() else ""
     failed = [check for check in report["checks"] if check["status"] == "fail"]
     wrong = [check for check in failed if gpus() or check["group"] != "gpu"]
     if wrong:
@@ -67,19 +67,19 @@ def diagnostic(place: Place, options: argparse.Namespace) -> str:
     return f"{len(report['checks'])} checks: {told}{why}{accepted}"
 
 
-def _accepted(script: Path, fork: Path, folder: Path) -> str:
+def _accepted(script: Path, fork: Path, directory: Path) -> str:
     """Only where there is a GPU: no claim may be refuted there."""
-    report_file = folder / "acceptance.json"
+    report_file = directory / "acceptance.json"
     done = process.run(
         [sys.executable, str(script), "--acceptance", "--quiet", "--output", str(report_file)],
-        cwd=folder,
+        cwd=directory,
         # What lends a GPU may stand on the path; the fork comes first.
         environment=environment(fork, PYTHONPATH=_behind(fork)),
-        log=folder / "accepted.log",
+        log=directory / "accepted.log",
         limit=ACCEPTANCE_LIMIT,
     )
     if done.code == NOTHING_TRIED:
-        return f"acceptance refused: {done.complaint()}"
+        return f"acceptance rejected: {done.complaint()}"
     claims = _report(report_file, done)["claims"]
     refuted = [f"{claim['text']}: {claim['seen']}" for claim in claims if claim["verdict"] == "refuted"]
     if refuted or done.code:
@@ -158,15 +158,21 @@ def ramp(place: Place, options: argparse.Namespace) -> str:
 
 def _probe(place: Place, name: str, keep: bool) -> dict[str, Any]:
     """What a process of the fork saw; it is a failure if that process took its package from somewhere else."""
-    with place.folder(name, keep) as folder:
-        make_pictures(folder / "data", 3)
-        answer = folder / "answer.json"
+    with place.directory(name, keep) as directory:
+        make_images(directory / "data", 3)
+        answer = directory / "answer.json"
         done = process.run(
-            [sys.executable, str(Path(__file__).with_name("gh200_probe.py")), name, str(answer), str(folder / "data")],
-            cwd=folder,
+            [
+                sys.executable,
+                str(Path(__file__).with_name("gh200_probe.py")),
+                name,
+                str(answer),
+                str(directory / "data"),
+            ],
+            cwd=directory,
             # Upstream's start-up code is for trainers, and takes ten seconds.
             environment=environment(place.fork, SIMPLETUNER_SKIP_TORCH="1"),
-            log=folder / "printed.log",
+            log=directory / "printed.log",
             limit=LIMIT,
         )
         if done.code:

@@ -51,39 +51,39 @@ def _of(slot: Any, tensor: Any) -> tuple[tuple[str, Any], ...]:
     return (("held", slot.tensor), ("ordinary", tensor))
 
 
-def staging(folder: Path) -> Seen:
+def staging(directory: Path) -> Seen:
     """The dataset in memory here, read back; a second process attaches to the same memory and reads it too."""
-    backend = _backend(folder)
-    seen = {"here": _read_back(backend, folder), "staged": backend.staged_files}
-    handle = folder.parent / "handle.json"
+    backend = _backend(directory)
+    seen = {"here": _read_back(backend, directory), "staged": backend.staged_files}
+    handle = directory.parent / "handle.json"
     handle.write_text(json.dumps(backend._arena.handle().as_dict()), encoding="utf-8")
-    second = folder.parent / "second.json"
-    command = [sys.executable, __file__, "attach", str(second), str(folder)]
+    second = directory.parent / "second.json"
+    command = [sys.executable, __file__, "attach", str(second), str(directory)]
     subprocess.run(command, check=True, timeout=240)
     seen["second"] = json.loads(second.read_text(encoding="utf-8"))
     backend.release()
     return seen | {"after_release": backend.staged_files}
 
 
-def _backend(folder: Path) -> Any:
+def _backend(directory: Path) -> Any:
     from simpletuner.gh200 import GH200InMemoryBackend
 
-    return GH200InMemoryBackend(None, "shapes", instance_data_dir=folder, options={"num_workers": 2})
+    return GH200InMemoryBackend(None, "shapes", instance_data_dir=directory, options={"num_workers": 2})
 
 
-def attach(folder: Path) -> Seen:
+def attach(directory: Path) -> Seen:
     from simpletuner.gh200.backends.ram import arena
 
-    handle = json.loads((folder.parent / "handle.json").read_text(encoding="utf-8"))
+    handle = json.loads((directory.parent / "handle.json").read_text(encoding="utf-8"))
     attached = arena.attach(arena.Handle.from_dict(handle))
     here = {Path(name).name: attached.read(number) == Path(name).read_bytes() for name, number in attached.names()}
     return {"here": here, "staged": attached.files}
 
 
-def _read_back(backend: Any, folder: Path) -> dict[str, bool]:
+def _read_back(backend: Any, directory: Path) -> dict[str, bool]:
     """For each file: it is held in memory, and what a read gives are the file's bytes."""
     found = {}
-    for path in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
+    for path in sorted(entry for entry in directory.rglob("*") if entry.is_file()):
         found[path.name] = backend.is_staged(path) and backend.read(str(path)) == path.read_bytes()
     return found
 

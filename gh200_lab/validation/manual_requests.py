@@ -32,13 +32,13 @@ VALIDATION: dict[str, Any] = {
 
 
 def manual_requests(place: Place, options: argparse.Namespace) -> str:
-    """Asked by hand; then the same run, cold and in the same folder, where upstream's own schedule validates there.
+    """Asked by hand; then the same run, cold and in the same directory, where upstream's own schedule validates there.
 
     Upstream draws random numbers while it validates, so a run that never validates has other losses afterwards. A
     checkpoint draws none: the second run makes no checkpoint there.
     """
-    with place.folder("manual", options.keep) as folder:
-        lab, documented = Lab(folder, place.fork), Launcher(documented=True)
+    with place.directory("manual", options.keep) as directory:
+        lab, documented = Lab(directory, place.fork), Launcher(documented=True)
         lab.make()
         config = lab.config(max_train_steps=len(WINDOWS), **VALIDATION)
         config["gh200_optimizations"] |= RAMP
@@ -64,11 +64,11 @@ def _ask(lab: Lab) -> None:
 
 
 def _validated(run: Run) -> int:
-    """The one optimizer step with validation pictures."""
-    pictures = (run.output / "validation_images").glob("step_*.png")
-    steps = sorted({int(path.name.split("_")[1]) for path in pictures})
+    """The one optimizer step with validation images."""
+    images = (run.output / "validation_images").glob("step_*.png")
+    steps = sorted({int(path.name.split("_")[1]) for path in images})
     if len(steps) != 1:
-        raise Failed(f"one validation was asked for, there are pictures of steps {steps}")
+        raise Failed(f"one validation was asked for, there are images of steps {steps}")
     return steps[0]
 
 
@@ -80,15 +80,15 @@ def _checkpoint(run: Run) -> int:
     found = sorted(path for path in run.output.glob("checkpoint-*") if path.is_dir())
     if len(found) != 1:
         raise Failed(f"one checkpoint was asked for, there are {[path.name for path in found]}")
-    folder = found[0]
-    weights = load_file(folder / "pytorch_lora_weights.safetensors")
+    directory = found[0]
+    weights = load_file(directory / "pytorch_lora_weights.safetensors")
     if not weights or not all(bool(tensor.isfinite().all()) for tensor in weights.values()):
-        raise Failed(f"{folder.name} has no usable weights")
-    optimizer: Any = torch.load(folder / "optimizer.bin", map_location="cpu", weights_only=True)
-    ramp = json.loads((folder / "gh200_ramp.json").read_text(encoding="utf-8"))
-    step = int(folder.name.split("-")[1])
+        raise Failed(f"{directory.name} has no usable weights")
+    optimizer: Any = torch.load(directory / "optimizer.bin", map_location="cpu", weights_only=True)
+    ramp = json.loads((directory / "gh200_ramp.json").read_text(encoding="utf-8"))
+    step = int(directory.name.split("-")[1])
     if not optimizer.get("state") or ramp["place_in_window"] != 0:
-        raise Failed(f"{folder.name}: no optimizer state, or saved inside a window: {ramp}")
+        raise Failed(f"{directory.name}: no optimizer state, or saved inside a window: {ramp}")
     return step
 
 

@@ -43,8 +43,8 @@ def start(path: Path) -> Any:
 def main() -> None:
     import simpletuner
 
-    folder = Path(sys.argv[1]).parent
-    path = folder / "signal.json"
+    directory = Path(sys.argv[1]).parent
+    path = directory / "signal.json"
     path.unlink(missing_ok=True)
     trainer = start(path)
 

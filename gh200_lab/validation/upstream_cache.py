@@ -17,15 +17,15 @@ from .upstream_trees import Trees, digest, file_digest
 class Cache:
     """Results by what they depend on: the tree, the test file, the installed packages. Safe to delete."""
 
-    def __init__(self, folder: Path, trees: Trees, since: float) -> None:
-        self.folder, self.trees, self.since = folder, trees, since
+    def __init__(self, directory: Path, trees: Trees, since: float) -> None:
+        self.directory, self.trees, self.since = directory, trees, since
         self.digests = {name: digest(tree, trees.pristine) for name, tree in trees.items()}
         self.environment = _environment_digest()
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
 
     def _path(self, tree: str, file: str) -> Path:
         depends = (self.digests[tree], file, file_digest(self.trees.pristine / file), self.environment)
-        return self.folder / f"{hashlib.sha256('\0'.join(depends).encode()).hexdigest()[:32]}.json"
+        return self.directory / f"{hashlib.sha256('\0'.join(depends).encode()).hexdigest()[:32]}.json"
 
     def load(self, tree: str, file: str) -> dict[str, str] | None:
         path = self._path(tree, file)
@@ -49,12 +49,12 @@ def _environment_digest() -> str:
     return sys.version
 
 
-def claim_numbers(folder: Path, count: int, held: ExitStack) -> list[int]:
+def claim_numbers(directory: Path, count: int, held: ExitStack) -> list[int]:
     """Numbers of copies that no other run of this script is at work in; they are ours until `held` closes."""
     numbers: list[int] = []
     number = 0
     while len(numbers) < count:
-        lock = held.enter_context((folder / f"copy-{number}.lock").open("w"))
+        lock = held.enter_context((directory / f"copy-{number}.lock").open("w"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             numbers.append(number)

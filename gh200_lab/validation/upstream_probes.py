@@ -90,12 +90,12 @@ def _same_in_both(place: Place, probe: str) -> dict[str, Any]:
 def run_probe(place: Place, tree: Path, probe: str) -> dict[str, Any]:
     """What the probe sees in this tree, from a process of its own."""
     command = [sys.executable, str(Path(__file__).with_name(probe))]
-    with tempfile.TemporaryDirectory(prefix="gh200-") as folder:
-        answer = Path(folder) / "seen.json"
+    with tempfile.TemporaryDirectory(prefix="gh200-") as directory:
+        answer = Path(directory) / "seen.json"
         try:
             done = subprocess.run(
                 [*command, str(answer)],
-                cwd=folder,
+                cwd=directory,
                 env=environment(tree),
                 capture_output=True,
                 text=True,
@@ -109,7 +109,7 @@ def run_probe(place: Place, tree: Path, probe: str) -> dict[str, Any]:
             raise Failed(
                 f"{probe} ended with exit code {done.returncode} in {tree}: {' '.join(done.stderr[-600:].split())}"
             )
-        found = json.loads(answer.read_text(encoding="utf-8").replace(folder, "."))
+        found = json.loads(answer.read_text(encoding="utf-8").replace(directory, "."))
     if not Path(found["from"]).resolve().is_relative_to(tree):
         raise Failed(f"{probe} was to import the simpletuner of {tree}, and got {found['from']}")
     return dict(found["seen"])

@@ -85,11 +85,11 @@ class Runner:
         return [*command, *files]
 
     def _environment(self, tree: Path, name: str) -> dict[str, str]:
-        """A home and a temporary folder of its own: upstream's tests write to both."""
+        """A home and a temporary directory of its own: upstream's tests write to both."""
         own = {}
-        for variable, folder in (("HOME", self.scratch / f"{name}.home"), ("TMPDIR", self.scratch / f"{name}.tmp")):
-            folder.mkdir(exist_ok=True)
-            own[variable] = str(folder)
+        for variable, directory in (("HOME", self.scratch / f"{name}.home"), ("TMPDIR", self.scratch / f"{name}.tmp")):
+            directory.mkdir(exist_ok=True)
+            own[variable] = str(directory)
         inherited = environment(tree, **own)
         return {key: value for key, value in inherited.items() if not key.startswith(_FOREIGN)}
 

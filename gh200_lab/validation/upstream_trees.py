@@ -68,8 +68,8 @@ def patched_modules(trees: Trees) -> frozenset[str]:
 
 def overridden_modules(trees: Trees) -> frozenset[str]:
     """Those with a function that the fork's code stands for, as its patches declare: their files need not differ."""
-    folder = trees.fork / "patches"
-    patches = load_patches(folder) if folder.is_dir() else ()
+    directory = trees.fork / "patches"
+    patches = load_patches(directory) if directory.is_dir() else ()
     edits = {edit.file for patch in patches for edit in patch.edits if edit.stands_for}
     expected = {item.file for patch in patches for item in patch.expects if item.stands_for}
     return frozenset(map(module_name, edits | expected))
@@ -103,16 +103,16 @@ def mirror(tree: Path, pristine: Path, target: Path) -> None:
     """Make `target` a copy of the tree with the pristine tests; what was compiled in an earlier copy stays."""
     wanted = {name: path for name, path in _files(tree).items() if not name.startswith("tests/")}
     wanted |= {name: path for name, path in _files(pristine).items() if name.startswith("tests/")}
-    folders = {parent.as_posix() for name in wanted for parent in Path(name).parents}
-    for folder, subfolders, names in target.walk():
-        below = folder.relative_to(target)
+    directories = {parent.as_posix() for name in wanted for parent in Path(name).parents}
+    for directory, subfolders, names in target.walk():
+        below = directory.relative_to(target)
         for name in set(subfolders) - {"__pycache__"}:
-            if (below / name).as_posix() not in folders:
-                shutil.rmtree(folder / name)
-        subfolders[:] = [name for name in subfolders if (below / name).as_posix() in folders]
+            if (below / name).as_posix() not in directories:
+                shutil.rmtree(directory / name)
+        subfolders[:] = [name for name in subfolders if (below / name).as_posix() in directories]
         for name in names:
             if (below / name).as_posix() not in wanted:
-                (folder / name).unlink()
+                (directory / name).unlink()
     for name, source in wanted.items():
         copy = target / name
         if not copy.is_file() or _stamp(copy) != _stamp(source):
@@ -130,7 +130,7 @@ def _files(tree: Path) -> dict[str, Path]:
 
 
 def _walk(tree: Path) -> Iterator[Path]:
-    for folder, subfolders, names in tree.walk():
-        skipped = _NOT_COPIED if folder == tree else set()
+    for directory, subfolders, names in tree.walk():
+        skipped = _NOT_COPIED if directory == tree else set()
         subfolders[:] = [name for name in subfolders if name not in skipped and name != "__pycache__"]
-        yield from (folder / name for name in names if name not in skipped and (folder / name).is_file())
+        yield from (directory / name for name in names if name not in skipped and (directory / name).is_file())

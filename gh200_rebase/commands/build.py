@@ -24,7 +24,7 @@ def apply(project: Project, options: Namespace, result: Result) -> int:
     if options.rollback or options.resume:
         return flow.recover(into, options, result)
     if not options.dry_run:
-        # Before anything that takes time: a tree that cannot be written is refused at once.
+        # Before anything that takes time: a tree that cannot be written is rejected at once.
         preflight(into)
     upstream = fetched(project, options.upstream)
     if options.skip_tests and not options.dry_run and flow.already_built(project, upstream, into):

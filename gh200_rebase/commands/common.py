@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from ..errors import Refused
+from ..errors import Rejected
 from ..lock.assess import Assessment, assess
 from ..project import Project
-from ..syntax.tree import FolderTree, Tree
+from ..syntax.tree import DirectoryTree, Tree
 from ..upstream.fetch import Upstream, fetch, parse_spec
 
 Result = dict[str, Any]
@@ -19,7 +19,7 @@ def fetched(project: Project, asked: str | None) -> Upstream:
 
 
 def assess_into(project: Project, upstream: Upstream, result: Result) -> Assessment:
-    assessment = assess(project, FolderTree(upstream.root), upstream.label, upstream.version)
+    assessment = assess(project, DirectoryTree(upstream.root), upstream.label, upstream.version)
     result.update(assessment.as_json())
     return assessment
 
@@ -32,8 +32,8 @@ def assessed(project: Project, options: Namespace, result: Result) -> tuple[Upst
 def verified_tree(project: Project, asked: str | None) -> Tree | None:
     """What the edits were last verified on; where it cannot be had, a place is judged without it."""
     try:
-        return FolderTree(fetched(project, asked).root)
-    except Refused as error:
+        return DirectoryTree(fetched(project, asked).root)
+    except Rejected as error:
         if asked:
             raise
         print(f"note: without the last verified release, only names and shapes are compared ({error.what})")
@@ -43,7 +43,7 @@ def verified_tree(project: Project, asked: str | None) -> Tree | None:
 def default_spec(project: Project) -> str:
     newest = project.lock.newest()
     if newest is None:
-        raise Refused(
+        raise Rejected(
             "The lock has verified no release yet",
             where=str(project.lock_path),
             fix="name one with --upstream pypi:VERSION, or verify all with `./execute_gh200_rebase.sh lock`",

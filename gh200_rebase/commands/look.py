@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, Refused
+from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, Rejected
 from ..lock.assess import Assessment, assess
 from ..pages import repair as repair_page
 from ..pages import report
@@ -12,7 +12,7 @@ from ..pages.review import review_drift
 from ..project import Project
 from ..repair.propose import propose, troubled
 from ..repair.variant import write_variant
-from ..syntax.tree import FolderTree
+from ..syntax.tree import DirectoryTree
 from ..upstream.fetch import Upstream
 from .common import Result, assessed, verified_tree
 
@@ -41,11 +41,11 @@ def explain(project: Project, options: Namespace, result: Result) -> int:
     ]
     if not chosen:
         known = ", ".join(sorted(patch.name for patch in project.patches))
-        raise Refused(
+        raise Rejected(
             f"There is no patch {options.patch!r}", where=str(project.root / "patches"), fix=f"use one of {known}"
         )
     upstream, assessment = assessed(project, options, result)
-    print(report.explain(chosen[0], assessment, FolderTree(upstream.root)))
+    print(report.explain(chosen[0], assessment, DirectoryTree(upstream.root)))
     if any(edit.patch == chosen[0].number for edit in troubled(assessment)):
         _propose(project, options, result, upstream, assessment, write=options.propose, only=chosen[0].number)
     return EXIT_ANCHOR if assessment.failures else EXIT_CLEAN
@@ -62,7 +62,7 @@ def _propose(
     only: int | None = None,
 ) -> int:
     """Show a repair for every edit that lost its place; with `write`, put the best into the patch files."""
-    tree = FolderTree(upstream.root)
+    tree = DirectoryTree(upstream.root)
     found = propose(project, assessment, tree, verified_tree(project, options.verified))
     found = {key: ranked for key, ranked in found.items() if only in (None, int(key[:2]))}
     print(repair_page.proposals(found))
@@ -88,7 +88,7 @@ def review(project: Project, options: Namespace, result: Result) -> int:
     """Step through what moved; what is accepted is recorded in the lock at once, one by one."""
     upstream, assessment = assessed(project, options, result)
     if assessment.failures or assessment.violations:
-        raise Refused(
+        raise Rejected(
             f"{upstream.label} cannot be reviewed yet: edits have no place, or the wrong one",
             where="\n".join([*assessment.failures, *(f"{v.edit_key}: {v.what}" for v in assessment.violations)]),
             fix="repair them first: `check --propose` with the same --upstream",
@@ -103,16 +103,16 @@ def review(project: Project, options: Namespace, result: Result) -> int:
 
 def export(project: Project, options: Namespace, result: Result) -> int:
     if options.into is None:
-        raise Refused("export needs a folder", fix="name it: export --into DIR")
+        raise Rejected("export needs a directory", fix="name it: export --into DIR")
     into = options.into.resolve()
     if into.is_relative_to(project.root) and not into.is_relative_to(project.build):
-        raise Refused(
+        raise Rejected(
             "The diffs hold upstream's lines, and those are never stored in this repository",
             where=str(into),
-            fix="choose a folder outside it, or below build/",
+            fix="choose a directory outside it, or below build/",
         )
     upstream, assessment = assessed(project, options, result)
     assessment.require(accept_drift=True)
-    written = report.export(project.patches, assessment, FolderTree(upstream.root), into)
+    written = report.export(project.patches, assessment, DirectoryTree(upstream.root), into)
     print("\n".join(str(path) for path in written))
     return EXIT_CLEAN

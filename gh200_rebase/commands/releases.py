@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import EXIT_CLEAN, AnchorFailed, Refused
+from ..errors import EXIT_CLEAN, AnchorFailed, Rejected
 from ..lock import matrix as matrix_run
 from ..pages import manifest as manifest_page
 from ..patches import lockfile
@@ -58,7 +58,7 @@ def _matrix_rows(project: Project, options: Namespace) -> list[matrix_run.Row]:
     last = _version(options.last if options.last != "latest" else known[-1], known)
     versions = [version for version in known if first <= Version(version) <= last]
     if not versions:
-        raise Refused(f"No release lies between {first} and {last}", fix=f"releases are {known[0]} to {known[-1]}")
+        raise Rejected(f"No release lies between {first} and {last}", fix=f"releases are {known[0]} to {known[-1]}")
     return matrix_run.run(project, registry.archives(versions, project.cache), options.jobs)
 
 
@@ -66,4 +66,4 @@ def _version(text: str, known: list[str]) -> Version:
     try:
         return Version(text)
     except InvalidVersion as error:
-        raise Refused(f"Not a version: {text!r}", fix=f"use one from {known[0]} to {known[-1]}, or latest") from error
+        raise Rejected(f"Not a version: {text!r}", fix=f"use one from {known[0]} to {known[-1]}, or latest") from error

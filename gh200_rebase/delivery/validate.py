@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import Refused
+from ..errors import Rejected
 from ..project import Project
 
 SCRIPTS = ("test_upstream_features.sh", "test_gh200_features.sh", "test_combined_features.sh")
@@ -63,7 +63,7 @@ def _run_script(project: Project, script: Path, environment: dict[str, str]) -> 
 def _require_full_environment() -> None:
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     if subprocess.run([sys.executable, "-c", probe], check=False).returncode:
-        raise Refused(
+        raise Rejected(
             "Tests need the full environment",
             why=f"{sys.executable} has no torch",
             fix="run scripts/setup.sh, or build without tests: --skip-tests",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import REVISION
-from ..errors import Refused
+from ..errors import Rejected
 from ..patches.lockfile import Lock
 from ..system.gitrepo import checked_out, git, last_with_trailer, text, trailer
 from ..upstream import pristine
@@ -31,17 +31,17 @@ class Claim:
 
 
 def read_claim(path: Path, asked: str | None) -> Claim:
-    """Which upstream to recompute it from, unless one was asked for; refuses what is no wheel and no tree of ours."""
+    """Which upstream to recompute it from, unless one was asked for; rejects what is no wheel and no tree of ours."""
     if path.is_file():
         return _wheel_claim(path)
     if not path.is_dir():
-        raise Refused(f"There is nothing at {path}", fix="name a wheel, or the folder of a fork")
+        raise Rejected(f"There is nothing at {path}", fix="name a wheel, or the directory of a fork")
     if asked or not (path / ".git").exists():
         return Claim(path, asked or f"pypi:{pristine.version(path)}", False)
     commit = last_with_trailer(path, "HEAD", "Gh200-Upstream")
     kind, _, name = trailer(path, commit, "Gh200-Upstream").partition(" ") if commit else ("", "", "")
     if kind != "pypi":
-        raise Refused(
+        raise Rejected(
             "It cannot be told what this tree was made from",
             where=str(path),
             why=f"it names {kind or 'no upstream'}{' ' + name if name else ''}, and only a release has a known hash",
@@ -53,14 +53,14 @@ def read_claim(path: Path, asked: str | None) -> Claim:
 def _wheel_claim(path: Path) -> Claim:
     found = _LOCAL.fullmatch(path.name)
     if not found:
-        raise Refused(
+        raise Rejected(
             "This is not a wheel of the fork",
             where=str(path),
             why="those are called simpletuner-X.Y.Z+gh200.N-py3-none-any.whl",
             fix="name one that `./execute_gh200_rebase.sh wheel` made, under its own name",
         )
     if int(found["revision"]) != REVISION:
-        raise Refused(
+        raise Rejected(
             f"The wheel is of revision {found['revision']}, this repository is revision {REVISION}",
             where=str(path),
             fix="check out the commit of this repository that it was made from",
@@ -73,7 +73,7 @@ def require_known_archive(lock: Lock, version: str, archive: Path) -> str:
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     wanted = lock.releases.get(version)
     if wanted != found:
-        raise Refused(
+        raise Rejected(
             f"The source archive of {version} is not the one the lock has verified",
             where=str(archive),
             why=f"its sha256 is {found}, the lock has {wanted or 'none'}",

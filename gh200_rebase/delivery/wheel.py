@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 from .. import REVISION
-from ..errors import Refused
+from ..errors import Rejected
 from ..project import Project
 from ..system.durable import write_atomic
 from ..system.gitrepo import git, text
@@ -32,7 +32,7 @@ _VERSION_LINE = re.compile(rb"^(__version__\s*=\s*[\"'])([^\"'+]+)([\"'])", re.M
 def build_wheel(project: Project, fork: Path, into: Path) -> Path:
     """Build the wheel of the committed fork in `fork`; uncommitted changes are not in it."""
     if not (fork / "simpletuner" / "gh200").is_dir():
-        raise Refused(
+        raise Rejected(
             "There is no fork to build a wheel from",
             where=str(fork),
             fix="build it first: ./execute_gh200_rebase.sh --skip-tests",
@@ -91,7 +91,7 @@ def _set_version(path: Path) -> None:
     source = path.read_bytes()
     changed, count = _VERSION_LINE.subn(rb"\g<1>\g<2>+gh200.%d\g<3>" % REVISION, source)
     if count != 1:
-        raise Refused(
+        raise Rejected(
             "The version of this upstream cannot be set",
             where=str(path),
             why=f"expected one __version__ assignment without a local part, found {count}",
@@ -114,7 +114,7 @@ def _backend_environment(seconds: int) -> dict[str, str]:
 def _run_backend(project: Project, tree: Path, dist: Path) -> Path:
     uv = os.environ.get("GH200_UV") or shutil.which("uv")
     if uv is None:
-        raise Refused("uv is needed to build the wheel", fix="run scripts/setup.sh, or install uv and put it on PATH")
+        raise Rejected("uv is needed to build the wheel", fix="run scripts/setup.sh, or install uv and put it on PATH")
     pins = project.root / "requirements" / "backend.lock"
     command = [uv, "build", "--wheel", "--python", sys.executable, "--build-constraints", str(pins)]
     command += ["--require-hashes", "--out-dir", str(dist), str(tree)]
@@ -123,7 +123,7 @@ def _run_backend(project: Project, tree: Path, dist: Path) -> Path:
     )
     wheels = list(dist.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        raise Refused(
+        raise Rejected(
             "The wheel could not be built",
             where=" ".join(command),
             why=done.stderr.strip()[-2000:],

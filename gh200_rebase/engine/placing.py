@@ -84,7 +84,7 @@ def import_(source: Source, form: Edit, found: Found) -> list[Piece]:
 def _before(source: Source, code: str, place: Place) -> Piece:
     assert isinstance(place.node, ast.stmt)
     start, _ = source.span(place.node)
-    _refuse_elif(source, start)
+    _reject_elif(source, start)
     line = line_of(source, start)
     if line.start != start:
         return Piece(start, source.encode(simple(code) + "; "))
@@ -95,7 +95,7 @@ def _before(source: Source, code: str, place: Place) -> Piece:
 def _after(source: Source, code: str, place: Place) -> Piece:
     assert isinstance(place.node, ast.stmt)
     start, end = source.span(place.node)
-    _refuse_elif(source, start)
+    _reject_elif(source, start)
     rest = source.following(end)
     semicolon = rest[0] if rest[0].text == ";" else None
     ends_line = rest[1 if semicolon else 0].kind == tokenize.NEWLINE
@@ -114,7 +114,7 @@ def _at_line_end(source: Source, lines: list[str], number: int, eol: str, indent
     return Piece(source.line_start(number + 1), source.encode(text), indent=indent)
 
 
-def _refuse_elif(source: Source, start: int) -> None:
+def _reject_elif(source: Source, start: int) -> None:
     if source.tokens[source.token_at(start)].text == "elif":
         raise CannotPlace("the anchor is an `elif`: nothing can stand before or after it")
 

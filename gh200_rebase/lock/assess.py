@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.resolve import Plan, resolve
-from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFound, Refused
+from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, AnchorFailed, DriftFound, Rejected
 from ..project import Project
 from ..proofs.bodies import Body, find_bodies
 from ..proofs.interfaces import InterfaceResult, check_interfaces
@@ -109,7 +109,7 @@ class Assessment:
 
 def assess(project: Project, tree: Tree, label: str, version: str) -> Assessment:
     plan = resolve(project.patches, tree)
-    _refuse_patched(plan, label)
+    _reject_patched(plan, label)
     overlay = project.overlay
     bodies = find_bodies(project.patches, plan.results, tree)
     return Assessment(
@@ -125,12 +125,12 @@ def assess(project: Project, tree: Tree, label: str, version: str) -> Assessment
     )
 
 
-def _refuse_patched(plan: Plan, label: str) -> None:
+def _reject_patched(plan: Plan, label: str) -> None:
     if not plan.already:
         return
     present = ", ".join(result.edit.key for result in plan.already[:5])
     whole = not plan.half_applied
-    raise Refused(
+    raise Rejected(
         f"Upstream {label} is {'already the fork' if whole else 'half patched'}: "
         f"{len(plan.already)} of {len(plan.results)} edits are in it",
         where=present + (" ..." if len(plan.already) > 5 else ""),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ..errors import Refused
+from ..errors import Rejected
 from ..patches.lockfile import Lock
 from ..patches.patchfile import Edit, Patch
 from ..project import Project
@@ -43,7 +43,7 @@ def check(project: Project) -> None:
         if not target.is_file() or target.read_text(encoding="utf-8") != text
     ]
     if stale:
-        raise Refused(
+        raise Rejected(
             "The generated pages are not in step with the patches and the lock",
             where="\n".join(stale),
             fix="write them anew with `./execute_gh200_rebase.sh manifest`",

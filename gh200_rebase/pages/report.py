@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import Refused
+from ..errors import Rejected
 from ..lock.assess import Assessment
 from ..lock.drift import REVIEW
 from ..patches.patchfile import Patch
@@ -93,7 +93,7 @@ def export(patches: Sequence[Patch], assessment: Assessment, tree: Tree, into: P
     try:
         into.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused("The folder for the diffs cannot be made", where=str(into), why=str(error)) from error
+        raise Rejected("The directory for the diffs cannot be made", where=str(into), why=str(error)) from error
     current: dict[str, bytes] = {}
     written = []
     for patch in patches:

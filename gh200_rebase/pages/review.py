@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..engine.plan import EditResult
-from ..errors import Refused
+from ..errors import Rejected
 from ..lock.assess import Assessment
 from ..lock.drift import Drift, observe
 from ..patches import lockfile
@@ -16,7 +16,7 @@ from ..patches.patchmodel import Edit
 from ..project import Project
 from ..proofs.bodies import Body, text_of
 from ..repair.candidates import Site, last_site
-from ..syntax.tree import FolderTree, Tree
+from ..syntax.tree import DirectoryTree, Tree
 from ..upstream.fetch import Upstream
 from .repair import beside
 
@@ -36,7 +36,7 @@ def review_drift(
     todo = {drift.edit_key: drift for drift in assessment.to_review}
     unknown = set(accept or ()) - todo.keys() - {"all"}
     if unknown:
-        raise Refused(
+        raise Rejected(
             f"Nothing to review for {', '.join(sorted(unknown))}",
             where=upstream.label,
             fix=f"to review are {', '.join(todo) or 'none'}",
@@ -46,7 +46,7 @@ def review_drift(
     accepted: list[str] = []
     for number, (key, drift) in enumerate(todo.items(), start=1):
         print(f"\n[{number} of {len(todo)}] {key} ({drift.file}:{drift.line}): {drift.what}")
-        now = FolderTree(upstream.root)
+        now = DirectoryTree(upstream.root)
         print(_edit(results[key], verified, now) if key in results else _function(bodies[key], verified, now))
         answer = _answer(drift, accept)
         if answer == "q":

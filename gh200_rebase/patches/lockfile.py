@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import Refused
+from ..errors import Rejected
 
 FORMAT = 1
 # A page over all releases asks for the same few dozen versions tens of thousands of times.
@@ -53,7 +53,7 @@ class Lock:
         return known[-1] if known else next(iter(entries), None)
 
     def reviewed(self, edit_key: str) -> tuple[Entry, ...]:
-        """All surroundings of this edit that were ever accepted: those of releases, and of commits and folders."""
+        """All surroundings of this edit that were ever accepted: those of releases, and of commits and directories."""
         return self.edits.get(edit_key, ()) + self.accepted.get(edit_key, ())
 
 
@@ -103,7 +103,7 @@ def load(path: Path) -> Lock:
         accepted = {key: tuple(Entry(**entry) for entry in found) for key, found in data.get("accepted", {}).items()}
         return Lock(data["releases"], edits, accepted)
     except (ValueError, TypeError, KeyError, AttributeError, InvalidVersion) as error:
-        raise Refused(
+        raise Rejected(
             "The lock cannot be read",
             where=str(path),
             why=str(error),

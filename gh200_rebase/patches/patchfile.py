@@ -1,4 +1,4 @@
-"""Reads `patches/NN-topic.toml` and refuses, all problems at once, what cannot be right in any upstream."""
+"""Reads `patches/NN-topic.toml` and rejects, all problems at once, what cannot be right in any upstream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import Refused
+from ..errors import Rejected
 from .imports import unused_imports
 from .patchmodel import COMMIT_ORDER, CONTRACTS, RISKS, Edit, Expect, FileCopy, Patch
 from .problems import Problems, check_only_if, check_path, check_strings, check_table, one_of
@@ -65,12 +65,12 @@ EXPECT_KEYS = {
 }
 
 
-def load_patches(folder: Path) -> tuple[Patch, ...]:
-    """All patches of a folder in commit order."""
-    problems = Problems(folder.name)
-    paths = sorted(folder.glob("*.toml"))
+def load_patches(directory: Path) -> tuple[Patch, ...]:
+    """All patches of a directory in commit order."""
+    problems = Problems(directory.name)
+    paths = sorted(directory.glob("*.toml"))
     if not paths:
-        problems.add("no patch file in this folder")
+        problems.add("no patch file in this directory")
     patches = [patch for path in paths if (patch := _load(path, Problems(path.name, problems.found)))]
     for number, times in Counter(patch.number for patch in patches).items():
         if times > 1:
@@ -79,9 +79,9 @@ def load_patches(folder: Path) -> tuple[Patch, ...]:
     for number in {number for patch in patches for number in patch.retired} & {patch.number for patch in patches}:
         problems.add(f"number {number} is retired; a number is never used again")
     if problems.found:
-        raise Refused(
+        raise Rejected(
             f"{len(problems.found)} problem(s) in the patch files",
-            where=str(folder),
+            where=str(directory),
             why="\n".join(problems.found),
             fix="correct the lines named above; no upstream was read",
         )

@@ -48,7 +48,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class FileCopy:
-    """A file or folder of ours that is copied into the fork; `committed` leaves out what an operator put beside it."""
+    """A file or directory of ours that is copied into the fork; `committed` leaves out what an operator put beside it."""
 
     source: str
     target: str

@@ -96,12 +96,12 @@ class Modules:
         return any(self.overlay.read(path) is not None for path in _paths(name))
 
     def exists(self, name: str) -> bool:
-        """Also a folder without `__init__.py` is a package."""
-        return self.find(name) is not None or self._is_folder(name)
+        """Also a directory without `__init__.py` is a package."""
+        return self.find(name) is not None or self._is_directory(name)
 
-    def _is_folder(self, name: str) -> bool:
+    def _is_directory(self, name: str) -> bool:
         path = name.replace(".", "/")
-        return self.overlay.has_folder(path) or self.upstream.has_folder(path)
+        return self.overlay.has_directory(path) or self.upstream.has_directory(path)
 
     def _load(self, name: str) -> Module | None:
         for tree in (self.overlay, self.upstream):
@@ -131,7 +131,7 @@ class Modules:
         if found is not None and name in MODULE_ATTRIBUTES:
             return Definition(None, None)
         submodule = self.find(f"{module}.{name}")
-        if submodule is None and self._is_folder(f"{module}.{name}"):
+        if submodule is None and self._is_directory(f"{module}.{name}"):
             return Definition(None, None)
         return Definition(submodule, submodule.tree) if submodule else None
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from ..errors import Refused
+from ..errors import Rejected
 from ..patches.patchfile import load_patches
 from ..system.durable import write_atomic
 from .propose import Proposal, changed_keys
@@ -38,16 +38,16 @@ def write_variant(path: Path, proposal: Proposal) -> None:
     text = before.decode("utf-8")
     head = re.search(rf'^id\s*=\s*["\']{re.escape(proposal.edit.id)}["\']\s*(#.*)?$', text, re.MULTILINE)
     if head is None:
-        raise Refused(f"The edit {proposal.edit.key} was not found in its file", where=str(path), fix="add it by hand")
+        raise Rejected(f"The edit {proposal.edit.key} was not found in its file", where=str(path), fix="add it by hand")
     following = _TABLE.search(text, head.end())
     at = following.start() if following else len(text)
     made = text[:at].rstrip("\n") + "\n\n" + as_toml(proposal) + ("\n" + text[at:] if following else "")
     write_atomic(path, made.encode(), path.stat().st_mode & 0o777)
     try:
         load_patches(path.parent)
-    except Refused as error:
+    except Rejected as error:
         write_atomic(path, before, path.stat().st_mode & 0o777)
-        raise Refused(
+        raise Rejected(
             f"The proposal for {proposal.edit.key} cannot be written",
             where=str(path),
             why=error.why,

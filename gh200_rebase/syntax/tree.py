@@ -1,4 +1,4 @@
-"""Read-only views of a source tree, so that every step can run on a folder or in memory."""
+"""Read-only views of a source tree, so that every step can run on a directory or in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
+SKIPPED_DIRECTORIES = frozenset({".git", "__pycache__"})
 
 
 class Tree(Protocol):
@@ -18,11 +18,11 @@ class Tree(Protocol):
 
     def paths(self) -> list[str]: ...
 
-    def has_folder(self, path: str) -> bool: ...
+    def has_directory(self, path: str) -> bool: ...
 
 
-class FolderTree:
-    """A folder on disk; a path that leads out of it, by `..` or by a link, does not exist."""
+class DirectoryTree:
+    """A directory on disk; a path that leads out of it, by `..` or by a link, does not exist."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -36,12 +36,12 @@ class FolderTree:
     def paths(self) -> list[str]:
         found: list[str] = []
         prefix = len(str(self.root)) + 1
-        for folder, folders, files in os.walk(self.root):
-            folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
-            found += [f"{folder}/{name}"[prefix:] for name in files]
+        for directory, directories, files in os.walk(self.root):
+            directories[:] = [name for name in directories if name not in SKIPPED_DIRECTORIES]
+            found += [f"{directory}/{name}"[prefix:] for name in files]
         return sorted(found)
 
-    def has_folder(self, path: str) -> bool:
+    def has_directory(self, path: str) -> bool:
         full = (self.root / path).resolve()
         return full.is_relative_to(self.root) and full.is_dir() and any(full.iterdir())
 
@@ -58,11 +58,11 @@ class MemoryTree:
     def paths(self) -> list[str]:
         return sorted(self.files)
 
-    def has_folder(self, path: str) -> bool:
-        return path in self._folders
+    def has_directory(self, path: str) -> bool:
+        return path in self._directories
 
     @cached_property
-    def _folders(self) -> frozenset[str]:
+    def _directories(self) -> frozenset[str]:
         return frozenset(str(parent) for path in self.files for parent in PurePosixPath(path).parents)
 
 
@@ -78,5 +78,5 @@ class ChangedTree:
     def paths(self) -> list[str]:
         return sorted({*self.base.paths(), *self.changed})
 
-    def has_folder(self, path: str) -> bool:
-        return self.base.has_folder(path) or any(name.startswith(f"{path}/") for name in self.changed)
+    def has_directory(self, path: str) -> bool:
+        return self.base.has_directory(path) or any(name.startswith(f"{path}/") for name in self.changed)

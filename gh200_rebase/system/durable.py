@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import Refused
+from ..errors import Rejected
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _SILENT = 2.0
@@ -22,19 +22,19 @@ _SILENT = 2.0
 _FIXES = {
     errno.ENOSPC: "free some space on that disk and run the same command again",
     errno.EDQUOT: "raise the quota or free some space, then run the same command again",
-    errno.EACCES: "check who owns the folder, or choose another one",
-    errno.EPERM: "check who owns the folder, or choose another one",
-    errno.EROFS: "choose a folder on a disk that can be written",
+    errno.EACCES: "check who owns the directory, or choose another one",
+    errno.EPERM: "check who owns the directory, or choose another one",
+    errno.EROFS: "choose a directory on a disk that can be written",
 }
 
 
 @contextmanager
-def refusing_os_errors(doing: str) -> Iterator[None]:
-    """Turn what the disk says into a Refused with a fix."""
+def rejecting_os_errors(doing: str) -> Iterator[None]:
+    """Turn what the disk says into a Rejected with a fix."""
     try:
         yield
     except OSError as error:
-        raise Refused(
+        raise Rejected(
             f"Could not finish {doing}",
             where=str(error.filename or ""),
             why=error.strerror or str(error),
@@ -56,20 +56,20 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    _sync_directory(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def remove_tree(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
+def remove_tree(directory: Path) -> None:
+    if directory.exists():
+        shutil.rmtree(directory)
 
 
 def leave_signals_to_the_parent() -> None:
@@ -106,7 +106,9 @@ def lock(path: Path, doing: str, patience: float = 10.0) -> Iterator[None]:
                 told = True
                 print(f"note: another run is {doing}; waiting for it", file=sys.stderr)
             if waited > patience:
-                raise Refused(f"Another run is {doing}", where=str(path), fix="wait until it has ended, then try again")
+                raise Rejected(
+                    f"Another run is {doing}", where=str(path), fix="wait until it has ended, then try again"
+                )
             time.sleep(0.05)
         yield
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import Refused
+from ..errors import Rejected
 
 OLDEST_GIT = (2, 25)
 NOBODY = "GH200 rebase <gh200@localhost>"
@@ -53,9 +53,9 @@ _FREE_SPACE = "free some space on that disk and run the same command again"
 _HINTS = {
     "No space left on device": _FREE_SPACE,
     "Out of diskspace": _FREE_SPACE,
-    "dubious ownership": "make the folder yours, or follow git's own advice about safe.directory",
+    "dubious ownership": "make the directory yours, or follow git's own advice about safe.directory",
     ".lock': File exists": "another git command is at work there; if none is, remove the .lock file",
-    "Permission denied": "check who owns the folder, or choose another one",
+    "Permission denied": "check who owns the directory, or choose another one",
     "Could not resolve host": "connect to the network, or use a release that is already in the cache",
 }
 
@@ -67,7 +67,7 @@ def git(
     ok: tuple[int, ...] = (0,),
     env: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Run git inside `where` and return what it prints; an exit code not in `ok` is a Refused with git's own words."""
+    """Run git inside `where` and return what it prints; an exit code not in `ok` is a Rejected with git's own words."""
     try:
         # close_fds=False: only the workspace lock is inheritable, and it must live as long as this child.
         done = subprocess.run(
@@ -79,13 +79,13 @@ def git(
             env=environment(where, env),
         )
     except FileNotFoundError as error:
-        raise Refused(
+        raise Rejected(
             "git was not found", why="no program called git on PATH", fix="install git, e.g. `apt install git`"
         ) from error
     if done.returncode not in ok:
         said = done.stderr.decode(errors="replace").strip()
         fix = next((text for needle, text in _HINTS.items() if needle in said), "see git's message above")
-        raise Refused(f"git {args[0]} failed", where=str(where), why=said or f"exit code {done.returncode}", fix=fix)
+        raise Rejected(f"git {args[0]} failed", where=str(where), why=said or f"exit code {done.returncode}", fix=fix)
     return done.stdout
 
 
@@ -117,15 +117,15 @@ def text(where: Path, *args: str, ok: tuple[int, ...] = (0,)) -> str:
 
 
 def require_git() -> None:
-    """Refuse when git is missing or too old."""
+    """Reject when git is missing or too old."""
     words = text(Path.cwd(), "version").split()
     numbers = tuple(int(part) for part in words[2].split(".")[:2])
     if numbers < OLDEST_GIT:
-        raise Refused(f"git {words[2]} is too old", fix="install git {}.{} or newer".format(*OLDEST_GIT))
+        raise Rejected(f"git {words[2]} is too old", fix="install git {}.{} or newer".format(*OLDEST_GIT))
 
 
 def git_path(repo: Path, name: str) -> Path:
-    """A file inside the repository's own folder, also in a linked worktree."""
+    """A file inside the repository's own directory, also in a linked worktree."""
     return repo / text(repo, "rev-parse", "--git-path", name)
 
 
@@ -148,7 +148,7 @@ def changes(repo: Path) -> list[str]:
 
 
 def tracked(repo: Path, below: str) -> set[str]:
-    """Files git knows below a folder, staged ones too."""
+    """Files git knows below a directory, staged ones too."""
     return {os.fsdecode(name) for name in git(repo, "ls-files", "-z", "--cached", "--", below).split(b"\0") if name}
 
 

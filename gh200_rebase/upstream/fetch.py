@@ -1,4 +1,4 @@
-"""Where upstream comes from: a release, a git ref or a folder becomes one pristine folder. Its code is never run."""
+"""Where upstream comes from: a release, a git ref or a directory becomes one pristine directory. Its code is never run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import Refused
-from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
+from ..errors import Rejected
+from ..system.durable import lock, rejecting_os_errors, remove_tree, write_atomic
 from ..system.gitrepo import git, text, tip
 from . import pristine, registry
 from .archive import BadArchive, extract
 
 GRAMMAR = "pypi:VERSION, pypi:latest, git:URL_OR_PATH@REF or path:DIR"
 UNDATED = 1_704_067_200
-"""The date of a folder's commits, 2024-01-01: its files' own dates change with every copy."""
+"""The date of a directory's commits, 2024-01-01: its files' own dates change with every copy."""
 _SOURCE_HEAD = "refs/source/HEAD"
 _REFSPECS = (
     "+refs/heads/*:refs/heads/*",
@@ -47,7 +47,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Upstream:
-    """A pristine folder; `seconds` is the date its commits get, `mirror` the local repository a git commit is in."""
+    """A pristine directory; `seconds` is the date its commits get, `mirror` the local repository a git commit is in."""
 
     spec: Spec
     label: str
@@ -61,7 +61,7 @@ class Upstream:
 
 @dataclass(frozen=True)
 class _Note:
-    """Written beside an unpacked folder once it is complete."""
+    """Written beside an unpacked directory once it is complete."""
 
     version: str
     digest: str
@@ -82,13 +82,13 @@ def parse_spec(text: str) -> Spec:
     }
     why = next((reason for reason, hit in bad.items() if hit), "")
     if why:
-        raise Refused(f"Not an upstream: {text!r}", why=why, fix=f"use {GRAMMAR}")
+        raise Rejected(f"Not an upstream: {text!r}", why=why, fix=f"use {GRAMMAR}")
     return Spec(kind, source, ref)
 
 
 def fetch(spec: Spec, cache: Path) -> Upstream:
-    """The pristine folder of a spec; what the cache holds needs no network."""
-    with refusing_os_errors(f"fetching {spec}"):
+    """The pristine directory of a spec; what the cache holds needs no network."""
+    with rejecting_os_errors(f"fetching {spec}"):
         return _FETCHERS[spec.kind](spec, cache.resolve())
 
 
@@ -96,7 +96,7 @@ def _from_pypi(spec: Spec, cache: Path) -> Upstream:
     wanted = Version(registry.latest(cache) if spec.source == "latest" else spec.source)
     root, note = _unpacked(cache, f"pypi-{wanted}", lambda _: registry.sdist(wanted, cache))
     if Version(note.version) != wanted:
-        raise Refused(f"The archive of {wanted} says it is {note.version}", where=str(root), fix="use another release")
+        raise Rejected(f"The archive of {wanted} says it is {note.version}", where=str(root), fix="use another release")
     return Upstream(spec, f"pypi:{note.version}", note.version, root, note.digest, None, note.seconds)
 
 
@@ -104,7 +104,7 @@ def _from_git(spec: Spec, cache: Path) -> Upstream:
     local = Path(spec.source).expanduser()
     url = str(local.resolve()) if local.exists() else spec.source
     if not local.exists() and ":" not in url:
-        raise Refused(f"There is no git repository at {spec.source}", fix="check the path, or give a full URL")
+        raise Rejected(f"There is no git repository at {spec.source}", fix="check the path, or give a full URL")
     mirror = cache / f"git-{hashlib.sha256(url.encode()).hexdigest()[:12]}.git"
     cache.mkdir(parents=True, exist_ok=True)
     with lock(cache / f".{mirror.name}.lock", "fetching from that repository"):
@@ -152,13 +152,13 @@ def _mirrored(mirror: Path, url: str, ref: str) -> str:
     return commit
 
 
-def _missing_ref(mirror: Path, url: str, ref: str) -> Refused:
+def _missing_ref(mirror: Path, url: str, ref: str) -> Rejected:
     names = [
         name.split("/", 2)[2]
         for name in text(mirror, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags").splitlines()
     ]
     near = difflib.get_close_matches(ref, names, n=5, cutoff=0.4) or names[-5:]
-    return Refused(
+    return Rejected(
         f"There is no ref {ref!r} in that repository",
         where=url,
         why=f"the nearest are {', '.join(near) or 'none: it has no refs'}",
@@ -169,14 +169,14 @@ def _missing_ref(mirror: Path, url: str, ref: str) -> Refused:
 def _from_path(spec: Spec, cache: Path) -> Upstream:
     root = Path(spec.source).expanduser().resolve()
     if not root.is_dir():
-        raise Refused(f"There is no folder {spec.source}", fix="check the path")
+        raise Rejected(f"There is no directory {spec.source}", fix="check the path")
     version = pristine.version(root)
     commit = tip(root, "HEAD") if (root / ".git").exists() else None
     return Upstream(spec, f"path:{version}", version, root, pristine.digest(root), commit, UNDATED)
 
 
 def _unpacked(cache: Path, name: str, archive: Callable[[Path], Path]) -> tuple[Path, _Note]:
-    """A folder of the cache that is whole: reused when its digest still holds, made anew otherwise."""
+    """A directory of the cache that is whole: reused when its digest still holds, made anew otherwise."""
     cache.mkdir(parents=True, exist_ok=True)
     root, note_file, staging = cache / name, cache / f"{name}.json", cache / f".{name}.part"
     with lock(cache / f".{name}.lock", f"unpacking {name}", patience=600):

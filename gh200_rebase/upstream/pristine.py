@@ -1,4 +1,4 @@
-"""What an upstream folder holds: its files as git would store them, a digest over them, and its version."""
+"""What an upstream directory holds: its files as git would store them, a digest over them, and its version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import Refused
+from ..errors import Rejected
 from ..system.gitrepo import File, git
 
 MARK = "simpletuner/helpers/training/trainer.py"
@@ -26,10 +26,10 @@ def files(root: Path) -> Iterator[File]:
         elif stat.S_ISREG(mode):
             yield File(name, "100755" if mode & 0o100 else "100644", path.read_bytes())
         elif not stat.S_ISDIR(mode):
-            raise Refused(
+            raise Rejected(
                 "Upstream holds something that is neither a file nor a link",
                 where=str(path),
-                fix="remove it from the folder",
+                fix="remove it from the directory",
             )
 
 
@@ -41,10 +41,10 @@ def _listed(root: Path) -> set[str]:
 
 def _walked(root: Path) -> set[str]:
     names = set()
-    for folder, subfolders, plain in root.walk():
-        links = [name for name in subfolders if (folder / name).is_symlink()]
+    for directory, subfolders, plain in root.walk():
+        links = [name for name in subfolders if (directory / name).is_symlink()]
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
-        names |= {(folder / name).relative_to(root).as_posix() for name in (*plain, *links)}
+        names |= {(directory / name).relative_to(root).as_posix() for name in (*plain, *links)}
     return names
 
 
@@ -62,15 +62,15 @@ def newest(root: Path) -> int:
 
 
 def version(root: Path) -> str:
-    """`__version__`, read without running it; refuses a folder that is not SimpleTuner."""
+    """`__version__`, read without running it; rejects a directory that is not SimpleTuner."""
     init = root / "simpletuner" / "__init__.py"
     found = _version_in(init) if (root / MARK).is_file() and init.is_file() else None
     if found is None:
-        raise Refused(
+        raise Rejected(
             "This is not a SimpleTuner tree",
             where=str(root),
             why=f'it needs {MARK} and a plain `__version__ = "..."` in simpletuner/__init__.py',
-            fix="name the folder, ref or release that holds SimpleTuner itself",
+            fix="name the directory, ref or release that holds SimpleTuner itself",
         )
     return found
 

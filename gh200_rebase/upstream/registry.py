@@ -26,7 +26,7 @@ from pypi_simple import (
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from ..errors import Refused
+from ..errors import Rejected
 from ..system.durable import write_atomic
 
 PROJECT = "simpletuner"
@@ -68,9 +68,9 @@ def latest(cache: Path) -> str:
 
 def sdist(wanted: Version, cache: Path) -> Path:
     """The source archive of one release, checked against the index's sha256; from the cache when it is there."""
-    folder = cache / "downloads"
+    directory = cache / "downloads"
     for release in _matching(_remembered(cache), wanted):
-        path = folder / release.filename
+        path = directory / release.filename
         if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == release.sha256:
             return path
     try:
@@ -78,7 +78,7 @@ def sdist(wanted: Version, cache: Path) -> Path:
         found = _matching(known, wanted)
         if not found:
             raise _unknown(known, wanted)
-        return _download(found[0], folder)
+        return _download(found[0], directory)
     except _Unreachable as error:
         raise _no_network(cache, error) from error
 
@@ -124,8 +124,8 @@ def _packages(client: PyPISimple) -> list[DistributionPackage]:
         raise _Unreachable(type(error).__name__) from error
 
 
-def _no_project() -> Refused:
-    return Refused(
+def _no_project() -> Rejected:
+    return Rejected(
         f"The package index has no release of {PROJECT}",
         fix="check which index is configured (UV_DEFAULT_INDEX, UV_INDEX_URL, PIP_INDEX_URL, pip.conf)",
     )
@@ -148,16 +148,16 @@ def _remembered(cache: Path) -> list[Release]:
         return []
 
 
-def _download(release: Release, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{release.filename}.part"
+def _download(release: Release, directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    part = directory / f".{release.filename}.part"
     bar = tqdm_progress_factory(unit="B", unit_scale=True, desc=release.filename) if sys.stderr.isatty() else None
     with _client() as client:
         package = next(p for p in _packages(client) if _release(p) == release)
         try:
             client.download_package(package, part, progress=bar, timeout=_TIMEOUT)
         except (DigestMismatchError, NoDigestsError) as error:
-            raise Refused(
+            raise Rejected(
                 f"The archive of {release.version} is not the one the index vouches for",
                 where=release.filename,
                 why=str(error),
@@ -168,7 +168,7 @@ def _download(release: Release, folder: Path) -> Path:
         finally:
             if sys.exc_info()[0] is not None:
                 part.unlink(missing_ok=True)
-    return part.replace(folder / release.filename)
+    return part.replace(directory / release.filename)
 
 
 def _client() -> PyPISimple:
@@ -204,20 +204,20 @@ def _pip_config() -> str:
     return config.get("global", "index-url", fallback="")
 
 
-def _no_network(cache: Path, error: _Unreachable) -> Refused:
+def _no_network(cache: Path, error: _Unreachable) -> Rejected:
     ready = ", ".join(cached(cache)) or "none yet"
-    return Refused(
+    return Rejected(
         "The package index does not answer",
         why=str(error),
         fix=f"connect to the network, or use path:DIR, git:PATH@REF or a release that is in the cache ({ready})",
     )
 
 
-def _unknown(known: list[Release], wanted: Version) -> Refused:
+def _unknown(known: list[Release], wanted: Version) -> Rejected:
     stable = _stable(known)
     at = bisect([Version(v) for v in stable], wanted)
     near = ", ".join(stable[max(0, at - 2) : at + 2])
-    return Refused(
+    return Rejected(
         f"There is no release {wanted} of {PROJECT}",
         why=f"the nearest are {near}",
         fix=f"use one of them, or the newest: pypi:{stable[-1]}",

@@ -1,4 +1,4 @@
-"""Looks at the folder a fork shall be written into, and refuses any state that a run could spoil. Writes nothing."""
+"""Looks at the directory a fork shall be written into, and rejects any state that a run could spoil. Writes nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import Refused
+from ..errors import Rejected
 from ..system.gitrepo import USERS, changes, git, git_path, require_git, text, tip, tree_paths
 from ..upstream.pristine import MARK
 from . import journal
@@ -25,29 +25,29 @@ _UNDERWAY = {
 
 
 def preflight(into: Path) -> None:
-    """Refuse unless `into` is absent, empty, or a clean git checkout of SimpleTuner."""
+    """Reject unless `into` is absent, empty, or a clean git checkout of SimpleTuner."""
     require_git()
     into = into.resolve()
     if not (into / ".git").exists():
         if into.exists() and (not into.is_dir() or any(into.iterdir())):
-            raise Refused(
-                "The folder for the fork holds other things",
+            raise Rejected(
+                "The directory for the fork holds other things",
                 where=str(into),
                 why="it is not empty and not a git checkout",
-                fix="choose another folder with --into DIR, or empty this one",
+                fix="choose another directory with --into DIR, or empty this one",
             )
         return
     if journal.read(into):
-        raise Refused("The last run on this tree did not come to its end", where=str(into), fix=UNFINISHED_FIX)
+        raise Rejected("The last run on this tree did not come to its end", where=str(into), fix=UNFINISHED_FIX)
     if not tip(into, "HEAD"):
-        raise Refused(
+        raise Rejected(
             "This git checkout has no commit yet",
             where=str(into),
-            fix="remove the folder, or choose another one with --into DIR",
+            fix="remove the directory, or choose another one with --into DIR",
         )
     problems = [*_unfit(into), *_underway(into), *_dirty(into), *_overlooked(into)]
     if problems:
-        raise Refused(
+        raise Rejected(
             "The checkout is not ready for a run",
             where=str(into),
             why="\n".join(why for why, _ in problems),
@@ -57,7 +57,7 @@ def preflight(into: Path) -> None:
 
 def _unfit(repo: Path) -> Iterable[tuple[str, str]]:
     if MARK not in tree_paths(repo, "HEAD"):
-        yield f"it is not a checkout of SimpleTuner: {MARK} is missing", "choose another folder with --into DIR"
+        yield f"it is not a checkout of SimpleTuner: {MARK} is missing", "choose another directory with --into DIR"
     if git_path(repo, "index.lock").exists():
         yield "another git command holds index.lock", "wait for it; if none is running, remove .git/index.lock"
     worktrees = [block.splitlines() for block in text(repo, "worktree", "list", "--porcelain").split("\n\n")]
@@ -105,12 +105,12 @@ def _blob(line: bytes) -> tuple[str, str]:
     return os.fsdecode(path), facts.split()[2].decode()
 
 
-def refuse_overwrites(repo: Path, head: str, coming: str) -> None:
-    """Refuse when a file git does not track, ignored ones included, lies where the new tree has one."""
+def reject_overwrites(repo: Path, head: str, coming: str) -> None:
+    """Reject when a file git does not track, ignored ones included, lies where the new tree has one."""
     tracked, wanted = tree_paths(repo, head), tree_paths(repo, coming)
     own = sorted(wanted & set(journal.RUN_FILES))
     if own:
-        raise Refused(
+        raise Rejected(
             "Upstream or a patch brings files that the run itself writes",
             why=", ".join(own),
             fix="rename them in the patch",
@@ -119,7 +119,7 @@ def refuse_overwrites(repo: Path, head: str, coming: str) -> None:
     # A user's own configs are kept aside by the run itself, with their place named.
     in_way = [path for path in in_way if not path.startswith(USERS)]
     if in_way:
-        raise Refused(
+        raise Rejected(
             "Files that git does not track are in the way of the fork's own",
             where=str(repo),
             why="\n".join(in_way[:10]),
@@ -127,8 +127,8 @@ def refuse_overwrites(repo: Path, head: str, coming: str) -> None:
         )
 
 
-def refuse_full_disk(repo: Path, coming: str) -> None:
-    """Refuse before the first change when the new tree may not fit: half a checkout would have no room to go back."""
+def reject_full_disk(repo: Path, coming: str) -> None:
+    """Reject before the first change when the new tree may not fit: half a checkout would have no room to go back."""
     sizes = [
         int(line.split()[3])
         for line in git(repo, "ls-tree", "-r", "-l", "-z", coming).split(b"\0")
@@ -137,7 +137,7 @@ def refuse_full_disk(repo: Path, coming: str) -> None:
     needed = sum(size + _BLOCK for size in sizes) + _SPARE
     free = shutil.disk_usage(repo).free
     if free < needed:
-        raise Refused(
+        raise Rejected(
             "The disk is too full for the fork",
             where=str(repo),
             why=f"space for {needed >> 20} MiB is needed, {free >> 20} MiB are free",

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ..errors import Refused
-from ..system.durable import lock, refusing_os_errors
+from ..errors import Rejected
+from ..system.durable import lock, rejecting_os_errors
 from ..system.gitrepo import environment, git, git_path, require_git, update_refs
 from . import journal
 from .journal import FORK_BRANCH, RUN_FILES, UPSTREAM_BRANCH, Run, step
@@ -34,12 +34,12 @@ def carry_out(repo: Path, run: Run) -> None:
     for name in RUN_FILES:
         shutil.copy(journal.store(repo, run.backup) / "new" / name, repo / name)
         step(f"file-{name}")
-    _refuse_rewritten(repo, run)
+    _reject_rewritten(repo, run)
     journal.clear(repo)
     step("done")
 
 
-def _refuse_rewritten(repo: Path, run: Run) -> None:
+def _reject_rewritten(repo: Path, run: Run) -> None:
     """Compare by content: the index alone would trust the dates of the files git has just written."""
     scratch = journal.store(repo, run.backup).absolute() / "index"
     for leftover in (scratch, scratch.with_name("index.lock")):
@@ -48,11 +48,11 @@ def _refuse_rewritten(repo: Path, run: Run) -> None:
     git(repo, "read-tree", run.fork_after, env=index)
     rewritten = git(repo, "update-index", "--refresh", env=index, ok=(0, 1)).decode(errors="replace").splitlines()
     if rewritten:
-        raise Refused(
+        raise Rejected(
             "git rewrites files of this checkout on their way to disk",
             where=str(repo),
             why="\n".join(rewritten[:10]),
-            fix="use another folder (--into) or --upstream git:DIR@REF, or turn off the conversion there",
+            fix="use another directory (--into) or --upstream git:DIR@REF, or turn off the conversion there",
         )
 
 
@@ -65,8 +65,8 @@ def carry_out_or_undo(repo: Path, run: Run) -> str:
     except BaseException as error:
         try:
             _run_script(repo, yes=True)
-        except Refused as second:
-            raise Refused(
+        except Rejected as second:
+            raise Rejected(
                 "The run stopped half way and could not be taken back at once",
                 where=str(repo),
                 why=f"{error}\nand then: {second.what}",
@@ -78,10 +78,10 @@ def carry_out_or_undo(repo: Path, run: Run) -> str:
 def resume(into: Path) -> str:
     """Finish what an interrupted run or rollback began; returns a sentence about what was done."""
     repo = _own_repo(into)
-    with lock(repo, "changing this tree"), refusing_os_errors("resuming"):
+    with lock(repo, "changing this tree"), rejecting_os_errors("resuming"):
         found = journal.read(repo)
         if found is None:
-            raise Refused(
+            raise Rejected(
                 "Nothing to resume", where=str(repo), why="the last run there came to its end", fix="start a new run"
             )
         if found["action"] == "rollback":
@@ -105,9 +105,9 @@ def _own_repo(into: Path) -> Path:
     require_git()
     repo = into.resolve()
     if not (repo / ".git").exists():
-        raise Refused(
+        raise Rejected(
             f"There is no fork at {into}",
-            why="the folder is not a git checkout",
+            why="the directory is not a git checkout",
             fix="name the fork's tree with --into DIR",
         )
     return repo
@@ -116,7 +116,7 @@ def _own_repo(into: Path) -> Path:
 def _run_script(repo: Path, yes: bool, option: str = "--yes") -> str:
     command = ["sh", str(SCRIPT_SOURCE), *([option] if yes else []), str(repo)]
     ask = None if not yes else subprocess.DEVNULL
-    # Asking needs the terminal, so then only the refusal is caught.
+    # Asking needs the terminal, so then only the rejection is caught.
     done = subprocess.run(
         command,
         stdin=ask,
@@ -129,7 +129,7 @@ def _run_script(repo: Path, yes: bool, option: str = "--yes") -> str:
     )
     if done.returncode:
         what, _, fix = done.stderr.strip().partition("\n  fix: ")
-        raise Refused(what or "The rollback was stopped", where=str(repo), fix=fix or UNFINISHED_FIX)
+        raise Rejected(what or "The rollback was stopped", where=str(repo), fix=fix or UNFINISHED_FIX)
     return (done.stdout or "").strip()
 
 
@@ -143,5 +143,5 @@ def _drop_stale_locks(repo: Path, run: Run) -> None:
 
 def append_log(into: Path, text: str) -> None:
     """Add to MERGE_LOG.txt."""
-    with refusing_os_errors("writing the log"), (into / journal.LOG).open("a", encoding="utf-8") as log:
+    with rejecting_os_errors("writing the log"), (into / journal.LOG).open("a", encoding="utf-8") as log:
         log.write(text)

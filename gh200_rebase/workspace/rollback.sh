@@ -3,7 +3,7 @@
 # Can be repeated after an interruption; what it needs to know is in .git/gh200/ under the backup branch's name.
 set -eu
 
-refuse() {
+reject() {
     printf '%s\n' "$1" >&2
     [ -z "${2-}" ] || printf '  fix: %s\n' "$2" >&2
     exit 4
@@ -49,11 +49,11 @@ find_run() {
     elif [ -f MERGE_LOG.txt ]; then
         backup=$(sed -n 's/^Backup branch: //p' MERGE_LOG.txt | head -n 1)
     else
-        refuse "Nothing to roll back in $(pwd): no MERGE_LOG.txt" "run this in a tree that the rebase tool has changed"
+        reject "Nothing to roll back in $(pwd): no MERGE_LOG.txt" "run this in a tree that the rebase tool has changed"
     fi
     run=$store/$backup/run.txt
     if [ -z "$backup" ] || [ ! -f "$run" ]; then
-        refuse "Nothing to roll back in $(pwd): the run named in MERGE_LOG.txt was not made in this checkout" \
+        reject "Nothing to roll back in $(pwd): the run named in MERGE_LOG.txt was not made in this checkout" \
             "run this in the tree where the rebase was made"
     fi
     branch=$(field 'Checked out before')
@@ -69,7 +69,7 @@ find_run() {
 check_clean() {
     # A user's own configs stay where they are, or are kept aside where a tree of the run has one.
     changed=$(g status --porcelain --untracked-files=all --ignore-submodules=dirty | grep -v '^?? "\{0,1\}config/' | head -n 10)
-    [ -z "$changed" ] || refuse "The tree has changes that a rollback would lose:
+    [ -z "$changed" ] || reject "The tree has changes that a rollback would lose:
 $changed" "commit them, or put them aside with: git stash -u"
 }
 
@@ -78,7 +78,7 @@ ask() {
     read -r answer || answer=
     case $answer in
     [yY] | [yY][eE][sS]) ;;
-    *) refuse "Not confirmed: nothing was changed" "answer y, or give --yes" ;;
+    *) reject "Not confirmed: nothing was changed" "answer y, or give --yes" ;;
     esac
 }
 
@@ -88,7 +88,7 @@ with_index() { (
     g "$@"
 ); }
 
-# Sets `way` to what stands where a folder of the path belongs: a file or a link that a checkout would take away.
+# Sets `way` to what stands where a directory of the path belongs: a file or a link that a checkout would take away.
 in_its_way() {
     way=
     parent=$1
@@ -139,13 +139,13 @@ drop_stale_locks() {
     done
 }
 
-# Python's caches would keep folders alive that the run had added.
-drop_emptied_folders() {
+# Python's caches would keep directories alive that the run had added.
+drop_emptied_directories() {
     g diff --no-renames --diff-filter=D --name-only "$fork_after" "$before" | sed 's,/[^/]*$,,' | sort -ru |
-        while IFS= read -r folder; do
-            [ -d "$folder" ] || continue
-            rm -rf "$folder/__pycache__"
-            rmdir -p "$folder" 2>/dev/null || :
+        while IFS= read -r directory; do
+            [ -d "$directory" ] || continue
+            rm -rf "$directory/__pycache__"
+            rmdir -p "$directory" 2>/dev/null || :
         done
 }
 
@@ -175,7 +175,7 @@ put_back() {
         g update-ref "$branch" "$before"
         g symbolic-ref HEAD "$branch"
     fi
-    drop_emptied_folders
+    drop_emptied_directories
     for name in MERGE_LOG.txt ROLLBACK.sh gh200-current.patch GH200_REBASE_CHECKLIST.md; do
         [ ! -f "$store/$backup/kept/$name" ] || cp -p "$store/$backup/kept/$name" "$name"
     done
@@ -186,21 +186,21 @@ put_back() {
 main() {
     yes=
     only_aside=
-    folder=$(dirname "$0")
+    directory=$(dirname "$0")
     for argument; do
         case $argument in
         -y | --yes) yes=1 ;;
         --set-aside) only_aside=1 ;;
-        -*) refuse "Unknown option $argument" "usage: sh ROLLBACK.sh [--yes] [DIR]" ;;
-        *) folder=$argument ;;
+        -*) reject "Unknown option $argument" "usage: sh ROLLBACK.sh [--yes] [DIR]" ;;
+        *) directory=$argument ;;
         esac
     done
-    cd "$folder"
-    command -v git >/dev/null || refuse "git was not found" "install git"
+    cd "$directory"
+    command -v git >/dev/null || reject "git was not found" "install git"
     # shellcheck disable=SC2046
     unset $(git rev-parse --local-env-vars) GIT_NAMESPACE
     [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$(pwd -P)" ] ||
-        refuse "Nothing to roll back: $(pwd) is not the top of a git checkout" "run this in the tree where the rebase was made"
+        reject "Nothing to roll back: $(pwd) is not the top of a git checkout" "run this in the tree where the rebase was made"
     LC_ALL=C
     export LC_ALL
     find_run

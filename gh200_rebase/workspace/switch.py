@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ..errors import Refused
-from ..system.durable import lock, refusing_os_errors, remove_tree, write_atomic
+from ..errors import Rejected
+from ..system.durable import lock, rejecting_os_errors, remove_tree, write_atomic
 from ..system.gitrepo import (
     NOBODY,
     Commit,
@@ -32,14 +32,14 @@ from ..upstream.archive import name_problem
 from ..upstream.fetch import Upstream
 from . import journal
 from .journal import CHECKLIST, FORK_BRANCH, LOG, PATCH, RUN_FILES, SCRIPT, UPSTREAM_BRANCH, Run, step
-from .preflight import preflight, refuse_full_disk, refuse_overwrites
+from .preflight import preflight, reject_full_disk, reject_overwrites
 from .rollback import SCRIPT_SOURCE, carry_out, carry_out_or_undo
 
 _PATIENCE = 600
 _PRISTINE, _BASE = "Gh200-Pristine", "Gh200-Base"
 # Wins over any .gitattributes of upstream: without it a checkout may rewrite line endings, $Id$ or encodings.
 EXACT = "* -text -filter -ident -working-tree-encoding\n"
-# What operators put into the folder they start from, and what runs leave there; such a tree is still clean.
+# What operators put into the directory they start from, and what runs leave there; such a tree is still clean.
 _LEFTOVERS = (
     "/config/your_*",
     "/datasets/",
@@ -93,34 +93,34 @@ def _no_page(built: Built) -> str:
 
 
 def build(into: Path, upstream: Upstream, steps: Sequence[Step], checklist: Page = _no_page) -> Built:
-    """Make `into` the fork: a new folder appears in one step, a checkout is switched under a journal."""
+    """Make `into` the fork: a new directory appears in one step, a checkout is switched under a journal."""
     into = into.resolve()
     preflight(into)
-    _refuse_overlap(into, upstream.root)
-    _refuse_bad_paths(steps)
-    with refusing_os_errors(f"writing {into}"):
+    _reject_overlap(into, upstream.root)
+    _reject_bad_paths(steps)
+    with rejecting_os_errors(f"writing {into}"):
         return (_in_place if (into / ".git").exists() else _fresh)(into, upstream, steps, checklist)
 
 
-def _refuse_overlap(into: Path, root: Path) -> None:
+def _reject_overlap(into: Path, root: Path) -> None:
     if into.is_relative_to(root):
-        raise Refused(
-            "The fork would be written into its own upstream folder",
+        raise Rejected(
+            "The fork would be written into its own upstream directory",
             where=f"{into}\n{root}",
             fix="name another --into, or for a git checkout use --upstream git:DIR@REF",
         )
 
 
-def _refuse_bad_paths(steps: Sequence[Step]) -> None:
+def _reject_bad_paths(steps: Sequence[Step]) -> None:
     bad = [f"{path}: it {why}" for one in steps for path in one.files if (why := name_problem(path))]
     if bad:
-        raise Refused("A patch writes to a path that is not safe", why="\n".join(bad), fix="correct the patch")
+        raise Rejected("A patch writes to a path that is not safe", why="\n".join(bad), fix="correct the patch")
 
 
 def _fresh(into: Path, upstream: Upstream, steps: Sequence[Step], checklist: Page) -> Built:
     into.parent.mkdir(parents=True, exist_ok=True)
     place = into.with_name(f".{into.name}.gh200-new")
-    with lock(into.parent, f"making a folder in {into.parent}", patience=_PATIENCE):
+    with lock(into.parent, f"making a directory in {into.parent}", patience=_PATIENCE):
         preflight(into)
         if (into / ".git").exists():
             # Another run has made it while this one waited.
@@ -165,8 +165,8 @@ def _plan(repo: Path, upstream: Upstream, steps: Sequence[Step], first: str, che
     run = Run(built.backup, branch, head, fork, built.tip, old, new)
     if already:
         return built, run
-    refuse_overwrites(repo, head, built.tip)
-    refuse_full_disk(repo, built.tip)
+    reject_overwrites(repo, head, built.tip)
+    reject_full_disk(repo, built.tip)
     _prepare(repo, run, upstream, commits, checklist(built))
     note(repo, built.tip, f"on {datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}")
     step("prepared")
@@ -192,7 +192,7 @@ def _pristine(repo: Path, upstream: Upstream) -> str:
 
 
 def _import_pristine(repo: Path, upstream: Upstream) -> str:
-    """A commit without a past: its id says which upstream it is, not what stood in this folder before."""
+    """A commit without a past: its id says which upstream it is, not what stood in this directory before."""
     trailers = {"Gh200-Upstream": upstream.label.replace(":", " ", 1), _PRISTINE: upstream.digest}
     message = _message(f"Upstream SimpleTuner {upstream.version}, untouched", "", trailers)
     files = pristine.files(upstream.root)

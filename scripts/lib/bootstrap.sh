@@ -16,8 +16,8 @@ gh200_root() { (CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd
 
 # Where there is no HOME, bash asks the password file, as uv and Python do.
 gh200_user_home() {
-    local folder=~
-    printf '%s\n' "$folder"
+    local directory=~
+    printf '%s\n' "$directory"
 }
 
 # The checkout that owns the environments: a fork tree in X/build/fork uses those of X.
@@ -59,7 +59,7 @@ gh200_python_candidates() {
     compgen -G "$pyenv_root/versions/3.12.*/bin/python" || true
 }
 
-# gh200_find_python [PATH]: a Python 3.12 or 3.13 that runs. An explicit choice ($1 or GH200_PYTHON) is used or refused.
+# gh200_find_python [PATH]: a Python 3.12 or 3.13 that runs. An explicit choice ($1 or GH200_PYTHON) is used or rejected.
 gh200_find_python() {
     local wanted=${1:-${GH200_PYTHON:-}} candidate answer tried=""
     if [[ -n $wanted ]]; then
@@ -138,7 +138,7 @@ gh200_install_uv() {
 # gh200_settle_cache UV: uv keeps what it downloads below HOME; without one, or a read-only one, in this checkout.
 gh200_settle_cache() {
     local cache probe
-    # For a user without a home uv answers with a folder of the current one.
+    # For a user without a home uv answers with a directory of the current one.
     if cache=$("$1" cache dir 2>/dev/null) && [[ $cache == /* || -n ${UV_CACHE_DIR:-} ]] &&
         mkdir -p "$cache" 2>/dev/null && probe=$(mktemp "$cache/.write.XXXXXX" 2>/dev/null); then
         rm -f "$probe"
@@ -148,7 +148,7 @@ gh200_settle_cache() {
         "make it writable, or unset UV_CACHE_DIR"
     UV_CACHE_DIR=$(gh200_home)/build/uv-cache
     export UV_CACHE_DIR
-    gh200_say "$(printf '%-16s %s' cache "build/uv-cache: ${cache:-a folder below HOME} cannot be written to")"
+    gh200_say "$(printf '%-16s %s' cache "build/uv-cache: ${cache:-a directory below HOME} cannot be written to")"
 }
 
 gh200_sha256() { sha256sum <"$1" | cut -d' ' -f1; }

@@ -20,7 +20,7 @@ gh200_check_writable() {
 
 gh200_glibc() { getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2; }
 
-# gh200_check_glibc TABLE [MACHINE] [GLIBC]: refuse where a locked wheel needs a newer C library than this machine has.
+# gh200_check_glibc TABLE [MACHINE] [GLIBC]: reject where a locked wheel needs a newer C library than this machine has.
 gh200_check_glibc() {
     local table=$1 machine=${2-$(uname -m)} have=${3-$(gh200_glibc)} package of need newest reasons=""
     newest=$have

@@ -3,15 +3,15 @@
 
 # gh200_open_log NAME: build/logs/NAME-TIME.log, of which the last ten are kept. GH200_VERBOSE=1 shows everything.
 gh200_open_log() {
-    local folder
+    local directory
     [[ -z ${GH200_LOG:-} ]] || return 0
-    folder=$(gh200_home)/build/logs
-    mkdir -p "$folder"
+    directory=$(gh200_home)/build/logs
+    mkdir -p "$directory"
     # Two at once have two logs.
-    GH200_LOG=$folder/$1-$(date +%Y%m%d-%H%M%S)-$$.log
+    GH200_LOG=$directory/$1-$(date +%Y%m%d-%H%M%S)-$$.log
     : >"$GH200_LOG"
     export GH200_LOG
-    find "$folder" -name "$1-*.log" -printf '%T@ %p\n' | sort -rn | sed -e '1,10d' -e 's/^[^ ]* //' |
+    find "$directory" -name "$1-*.log" -printf '%T@ %p\n' | sort -rn | sed -e '1,10d' -e 's/^[^ ]* //' |
         while IFS= read -r old; do rm -f -- "$old"; done
 }
 

@@ -1,4 +1,4 @@
-"""Errors of the fork at run time: each says what was refused, where, why, and what to do next."""
+"""Errors of the fork at run time: each says what was rejected, where, why, and what to do next."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def user_cache() -> Path:
 
 def write_whole(target: Path, content: str | bytes) -> None:
     """Readers see the old file or the new one, never a part; who may read it stays as it was."""
-    # A process number is not enough: two machines that share a folder may be at the same one.
+    # A process number is not enough: two machines that share a directory may be at the same one.
     part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         part.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -27,7 +27,7 @@ _SEGMENT, _FRAME = struct.Struct(">HH"), struct.Struct(">BHHB")
 _PASSED_OVER = (0xFFC4, 0xFFDD, 0xFFFE)
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
 _PROBLEMS = {
-    "UnidentifiedImageError": "is no picture that can be read",
+    "UnidentifiedImageError": "is no image that can be read",
     "DecompressionBombError": "has more pixels than Pillow opens",
 }
 NOT_REGULAR = "is not a regular file"

@@ -28,7 +28,7 @@ class Overrides:
 
     upstream_class: ClassVar[str]
     feature: ClassVar[str]
-    refusal: ClassVar[type[GH200Error]] = GH200Error
+    rejection: ClassVar[type[GH200Error]] = GH200Error
 
     def __init__(self) -> None:
         self.upstream = SimpleNamespace()
@@ -46,7 +46,7 @@ class Overrides:
             if original is not None:
                 setattr(self.upstream, name, original)
             elif not optional:
-                raise self.refusal(
+                raise self.rejection(
                     f"This upstream's {type(owner).__name__} has no {name}.",
                     why=f"{self.feature} answers through it, and would be silently wrong without it",
                     fix=f"use an upstream release the fork was verified on, or turn {self.feature} off",

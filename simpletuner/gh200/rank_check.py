@@ -64,7 +64,7 @@ def check_ranks(
         raise RankMismatch(
             "The ranks of this run were not told the same.",
             why="\n".join(found),
-            fix="start every rank with the same config, on machines that all have its folders",
+            fix="start every rank with the same config, on machines that all have its directories",
         )
 
 
@@ -99,7 +99,7 @@ def _has(store: Store, key: str, seconds: float) -> bool:
 
 
 def differences(everybody: Sequence[RankReport]) -> list[str]:
-    """One line per key that is not everywhere what the first rank has, and per folder that is not everywhere."""
+    """One line per key that is not everywhere what the first rank has, and per directory that is not everywhere."""
     first, found = everybody[0], []
     for other in everybody[1:]:
         keys = [key for key in sorted({*first.values, *other.values}) if not key.endswith(_PLACES)]
@@ -107,7 +107,7 @@ def differences(everybody: Sequence[RankReport]) -> list[str]:
             here, there = (one.values.get(key, "not set") for one in (first, other))
             if here != there:
                 found.append(f"{key}: {here} for {first.name}, {there} for {other.name}")
-    found += [f"{other.name} has no folder {folder}" for other in everybody for folder in other.missing]
+    found += [f"{other.name} has no directory {directory}" for other in everybody for directory in other.missing]
     return found
 
 
@@ -129,8 +129,10 @@ def _by_id(datasets: Any) -> Any:
 
 
 def _missing(datasets: Sequence[Any]) -> tuple[str, ...]:
-    folders = [str(entry["instance_data_dir"]) for entry in datasets if isinstance(entry, Mapping) and _is_local(entry)]
-    return tuple(folder for folder in folders if not os.path.isdir(os.path.expanduser(folder)))
+    directories = [
+        str(entry["instance_data_dir"]) for entry in datasets if isinstance(entry, Mapping) and _is_local(entry)
+    ]
+    return tuple(directory for directory in directories if not os.path.isdir(os.path.expanduser(directory)))
 
 
 def _is_local(entry: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""For tests that cannot be without the stand-in."""
+"""For tests that cannot be without the simulated device."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from .stand_in import CannotBuild, build
+from .processes import CannotBuild, build
 
 
-def stand_in_or_skip() -> Path:
-    """The folder with its libraries; where nothing can compile them, the test is skipped with the reason."""
+def cuda_sim_or_skip() -> Path:
+    """The directory with its libraries; where nothing can compile them, the test is skipped with the reason."""
     try:
         return build()
     except CannotBuild as reason:

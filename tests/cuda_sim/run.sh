@@ -22,11 +22,11 @@ streams, copies, pinned memory) above a strict runtime and driver, with kernels 
                     synchronisations, launches nobody handled, what was left
   --help            this text
 
-Set for single runs in the environment: CUDA_VISIBLE_DEVICES works as ever; STAND_IN_LOG=FILE logs every call;
-STAND_IN_TRACE_VIOLATIONS=1 prints the Python stack of each violation; STAND_IN_BACKEND=gloo makes torch.distributed
-take gloo where it is asked for NCCL; STAND_IN_RANDOM=cpu draws from the CPU's generator wherever the device's default
-one is meant, to compare a run with one on the CPU; STAND_IN_FAIL=NAME with STAND_IN_FAIL_AFTER, STAND_IN_FAIL_TIMES and
-STAND_IN_FAIL_CODE lets one function fail; STAND_IN_VERSION=12090 is an older driver.
+Set for single runs in the environment: CUDA_VISIBLE_DEVICES works as ever; CUDA_SIM_LOG=FILE logs every call;
+CUDA_SIM_TRACE_VIOLATIONS=1 prints the Python stack of each violation; CUDA_SIM_BACKEND=gloo makes torch.distributed
+take gloo where it is asked for NCCL; CUDA_SIM_RANDOM=cpu draws from the CPU's generator wherever the device's default
+one is meant, to compare a run with one on the CPU; CUDA_SIM_FAIL=NAME with CUDA_SIM_FAIL_AFTER, CUDA_SIM_FAIL_TIMES and
+CUDA_SIM_FAIL_CODE lets one function fail; CUDA_SIM_VERSION=12090 is an older driver.
 
 Not played: speed, asynchrony, page faults of the GPU, NCCL, CUDA graphs, compiled and Triton kernels.
 
@@ -67,8 +67,8 @@ while (($#)); do
             ;;
         --report)
             report=$(realpath -m -- "$2") && shift
-            [[ -d $(dirname "$report") ]] || die "--report: there is no folder $(dirname "$report")" "make it first"
-            [[ ! -d $report ]] || die "--report: $report is a folder" "name a file"
+            [[ -d $(dirname "$report") ]] || die "--report: there is no directory $(dirname "$report")" "make it first"
+            [[ ! -d $report ]] || die "--report: $report is a directory" "name a file"
             ;;
         --help | -h) usage && exit ;;
         --) shift && break ;;
@@ -81,10 +81,15 @@ done
 export PATH=$here/bin:$PATH
 command -v -- "$1" >/dev/null || die "there is no command '$1'" "name a program on PATH, or its path"
 
+# Names before the device was renamed.
+for old in "${!STAND_IN_@}"; do
+    new=CUDA_SIM_${old#STAND_IN_}
+    [[ -v $new ]] || export "$new=${!old}"
+done
 libraries=$("$here/build.sh")
 kibibyte=1024 mebibyte=1048576
-export STAND_IN_DEVICES=$devices STAND_IN_HBM=$((10#$hbm * mebibyte)) STAND_IN_MANAGED=$((10#$managed * mebibyte))
-export STAND_IN_MODE=$mode STAND_IN_PAGE=$((page * kibibyte)) STAND_IN_FAIL_EVERY=$every STAND_IN_REPORT=$report
+export CUDA_SIM_DEVICES=$devices CUDA_SIM_HBM=$((10#$hbm * mebibyte)) CUDA_SIM_MANAGED=$((10#$managed * mebibyte))
+export CUDA_SIM_MODE=$mode CUDA_SIM_PAGE=$((page * kibibyte)) CUDA_SIM_FAIL_EVERY=$every CUDA_SIM_REPORT=$report
 export PYTHONPATH=$here/python${PYTHONPATH:+:$PYTHONPATH}
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_PRELOAD=$libraries/libcuda.so.1${LD_PRELOAD:+:$LD_PRELOAD}

@@ -20,7 +20,7 @@ def run_in_child(request: dict[str, Any], output: int) -> None:
     status = 1
     try:
         os.environ.update(request["environment"])
-        os.chdir(request["folder"])
+        os.chdir(request["directory"])
         exec(compile(request["code"], "<test>", "exec"), {"__name__": "__main__"})
         status = 0
     except SystemExit as stop:

@@ -1,4 +1,4 @@
-"""The documents' pictures are of what they show: layers, the table of access patterns, the ramp's example, the page."""
+"""The documents' images are of what they show: layers, the table of access patterns, the ramp's example, the page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gh200_lab.pages import pictures, screen, web_screen
+from gh200_lab.pages import diagrams, screen, web_screen
 from tests.browser import look, need_browser
 from tests.doc_pages import ROOT
 
@@ -14,33 +14,33 @@ pytestmark = pytest.mark.unit
 DOCS = ROOT / "docs"
 
 
-def test_every_picture_is_current() -> None:
-    assert pictures.stale(DOCS) == [], f"fix: {pictures.COMMAND} --screen"
+def test_every_image_is_current() -> None:
+    assert diagrams.stale(DOCS) == [], f"fix: {diagrams.COMMAND} --screen"
 
 
-def test_a_picture_that_is_not_current_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pictures.main(["--write", "--into", str(tmp_path)]) == 0
-    assert pictures.stale(tmp_path) == [screen.PICTURE, web_screen.PICTURE]
-    (tmp_path / "rooms.svg").write_text("<svg/>")
-    (tmp_path / pictures.RAMP).write_bytes((DOCS / screen.PICTURE).read_bytes())
-    assert pictures.main(["--check", "--into", str(tmp_path)]) == 1
+def test_an_image_that_is_not_current_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert diagrams.main(["--write", "--into", str(tmp_path)]) == 0
+    assert diagrams.stale(tmp_path) == [screen.IMAGE, web_screen.IMAGE]
+    (tmp_path / "packages.svg").write_text("<svg/>")
+    (tmp_path / diagrams.RAMP).write_bytes((DOCS / screen.IMAGE).read_bytes())
+    assert diagrams.main(["--check", "--into", str(tmp_path)]) == 1
     told = capsys.readouterr().err
-    assert "rooms.svg, ramp.png, report.png, web_ui.png" in told and "places" not in told and "--write" in told
+    assert "packages.svg, ramp.png, report.png, web_ui.png" in told and "places" not in told and "--write" in told
 
 
-def test_the_rooms_are_those_of_the_contract() -> None:
-    found = pictures.layers()
+def test_the_packages_are_those_of_the_contract() -> None:
+    found = diagrams.layers()
     assert {"ramp", "backends", "offload", "preemption", "telemetry"} in map(set, found) and found[0] == ["watch"]
-    drawn = pictures.rooms()
+    drawn = diagrams.packages()
     assert all(f">{name}" in drawn for layer in found for name in layer) and ">ramp/<" in drawn
 
 
 def test_the_places_are_those_of_the_table() -> None:
-    found = {name: (where, ahead) for name, where, ahead in pictures.patterns((DOCS / "UNIFIED_MEMORY.md").read_text())}
+    found = {name: (where, ahead) for name, where, ahead in diagrams.patterns((DOCS / "UNIFIED_MEMORY.md").read_text())}
     assert found == {
-        "gpu_first": ({pictures.GPU}, True),
-        "cpu_first": ({pictures.CPU}, False),
-        "balanced": ({pictures.CPU, pictures.GPU}, True),
+        "gpu_first": ({diagrams.GPU}, True),
+        "cpu_first": ({diagrams.CPU}, False),
+        "balanced": ({diagrams.CPU, diagrams.GPU}, True),
     }
 
 
@@ -53,7 +53,7 @@ def test_a_screen_that_cannot_be_taken_says_why(
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["rooms.svg", "places.svg"])
+@pytest.mark.parametrize("name", ["packages.svg", "places.svg"])
 def test_a_drawing_can_be_seen_by_day_and_by_night(name: str, tmp_path: Path) -> None:
     browser = need_browser()
     for scheme, colour in ((1, "#e6f4e1"), (0, "#12261a")):

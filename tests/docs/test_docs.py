@@ -1,4 +1,4 @@
-"""The documents are true: links resolve, commands run, generated pages are current, the picture can be seen."""
+"""The documents are true: links resolve, commands run, generated pages are current, the image can be seen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.doc_pages import FENCE, ROOT, Page, pages, section
 
 pytestmark = pytest.mark.unit
 
-PICTURE = ROOT / "docs" / "architecture.svg"
+IMAGE = ROOT / "docs" / "architecture.svg"
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -91,10 +91,10 @@ def test_a_stale_page_is_named(tmp_path: Path) -> None:
         manifest.check(project)
 
 
-def test_the_picture_can_be_seen(tmp_path: Path) -> None:
-    seen = look(need_browser(), PICTURE, tmp_path)
+def test_the_image_can_be_seen(tmp_path: Path) -> None:
+    seen = look(need_browser(), IMAGE, tmp_path)
     assert seen.console == [] and seen.shows("#2e7d32") and seen.shows("#e6f4e1")
-    numbers = set(re.findall(r'class="number"[^>]*>(\d\d)<', PICTURE.read_text(encoding="utf-8")))
+    numbers = set(re.findall(r'class="number"[^>]*>(\d\d)<', IMAGE.read_text(encoding="utf-8")))
     assert numbers == {f"{patch.number:02}" for patch in Project(ROOT).patches}
 
 
@@ -138,15 +138,15 @@ RUNNABLE = [
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like a checkout: what commands read is linked, what they may write to is a copy."""
-    folder = tmp_path_factory.mktemp("desk")
+    """A directory like a checkout: what commands read is linked, what they may write to is a copy."""
+    directory = tmp_path_factory.mktemp("desk")
     for name in ("gh200_diagnostic.py", "scripts", "docs", "simpletuner", "gh200_lab", "tests", "requirements"):
-        (folder / name).symlink_to(ROOT / name)
-    shutil.copytree(ROOT / "config", folder / "config")
-    shutil.copy(ROOT / "config" / "gh200_in_memory_example.json", folder / "config" / "your_config.json")
-    (folder / "build/fork/.git/info").mkdir(parents=True)
-    (folder / ".venv").symlink_to(sys.prefix)
-    return folder
+        (directory / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "config", directory / "config")
+    shutil.copy(ROOT / "config" / "gh200_in_memory_example.json", directory / "config" / "your_config.json")
+    (directory / "build/fork/.git/info").mkdir(parents=True)
+    (directory / ".venv").symlink_to(sys.prefix)
+    return directory
 
 
 @pytest.mark.parametrize("command", RUNNABLE)
@@ -212,9 +212,9 @@ def test_the_worked_example_of_a_rebase(tmp_path: Path) -> None:
     assert _bash("./execute_gh200_rebase.sh manifest", clone).returncode == 0
 
 
-def _clone(folder: Path) -> Path:
+def _clone(directory: Path) -> Path:
     """What `git clone` gives once the work tree is committed; upstream's archives come from this checkout's cache."""
-    clone = folder / "example"
+    clone = directory / "example"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
     for name in ("gh200_rebase", "gh200_lab", "patches", "simpletuner", "scripts", "docs", "config", "requirements"):
         shutil.copytree(ROOT / name, clone / name, dirs_exist_ok=True)

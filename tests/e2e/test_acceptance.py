@@ -1,4 +1,4 @@
-"""The acceptance run from end to end on the stand-in GPU: real trainings of the fork, compared to the bit."""
+"""The acceptance run from end to end on the simulated GPU: real trainings of the fork, compared to the bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gh200_lab.place import ROOT
-from tests.cuda_sim.stand_in import HERE, CannotBuild, build, clean_environment, run
+from tests.cuda_sim.processes import HERE, CannotBuild, build, clean_environment, run
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 # Judged on a GH200 only, or asked for.
@@ -23,7 +23,7 @@ LIMIT = 2000
 
 
 @pytest.fixture(autouse=True)
-def _stand_in() -> None:
+def _cuda_sim() -> None:
     try:
         build()
     except CannotBuild as reason:
@@ -31,7 +31,7 @@ def _stand_in() -> None:
 
 
 @pytest.mark.slow(reason="the whole acceptance run: five cold trainings")
-def test_acceptance_runs_to_its_end_on_the_stand_in(tmp_path: Path) -> None:
+def test_acceptance_runs_to_its_end_on_the_simulated_device(tmp_path: Path) -> None:
     target, left = tmp_path / "acceptance.json", tmp_path / "left.jsonl"
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -75,7 +75,7 @@ def left_over(temporary: Path) -> list[str]:
 
 
 def trainers(temporary: Path) -> list[str]:
-    """Processes at work below a folder."""
+    """Processes at work below a directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -28,7 +28,7 @@ STEPS = {"max_train_steps": 4, "gradient_accumulation_steps": 1}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> Lab:
     lab = Lab(tmp_path_factory.mktemp("bad_input"), forked)
-    lab.add_dataset("pictures", 8)
+    lab.add_dataset("images", 8)
     return lab
 
 
@@ -44,10 +44,10 @@ def test_superchip_ranks_with_different_configs_end_before_training(
     lab: Lab, forked: Preloaded, second: Any, said: str
 ) -> None:
     config = lab.config("off", gh200_optimizations=ASKED, **STEPS)
-    config["datasets"][0] |= {"instance_data_dir": str(lab.folder / "pictures"), "repeats": 0}
+    config["datasets"][0] |= {"instance_data_dir": str(lab.directory / "images"), "repeats": 0}
     other = {name: value for name, value in (config | second).items() if value is not None and name != "datasets"}
-    (lab.folder / "second.json").write_text(json.dumps(other))
-    orders = {"configs": {"1": str(lab.folder / "second.json")}}
+    (lab.directory / "second.json").write_text(json.dumps(other))
+    orders = {"configs": {"1": str(lab.directory / "second.json")}}
     run = lab.run("different", config, launcher=Preloaded(place=forked.place, ranks=2), orders=orders)
     assert run.code == 1 and run.trace == []
     assert said in run.text, run.text[-3000:]
@@ -65,42 +65,42 @@ def test_superchip_a_rank_that_never_comes_ends_the_others_within_the_timeout(la
 class Disk:
     """A small one of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def size(self, megabytes: float, *more: str) -> subprocess.CompletedProcess[str]:
         options = ",".join((*more, f"size={int(megabytes * 1024)}k"))
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.folder)]
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.directory)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    disk = Disk(folder)
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    disk = Disk(directory)
     tried = disk.size(64)
     if tried.returncode:
         pytest.skip(f"a disk that is full needs the privilege to mount one: {tried.stderr.strip()}")
     try:
         yield disk
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", str(directory)], check=True)
 
 
 def test_superchip_a_full_disk_at_the_checkpoint_is_named_and_the_run_goes_on_when_there_is_room(
     lab: Lab, disk: Disk
 ) -> None:
-    asked: dict[str, Any] = {"output_dir": str(disk.folder), "gh200_optimizations": ASKED, **STEPS}
+    asked: dict[str, Any] = {"output_dir": str(disk.directory), "gh200_optimizations": ASKED, **STEPS}
     assert lab.watched("warm-up", **STEPS | {"max_train_steps": 1}).code == 0
     whole = lab.watched("whole", **asked)
     assert whole.code == 0, whole.text[-3000:]
-    for path in disk.folder.iterdir():
+    for path in disk.directory.iterdir():
         subprocess.run(["rm", "-rf", str(path)], check=True)
     assert disk.size(0.06, "remount").returncode == 0
     taken = lab.watched("taken", orders={"signals": [{"name": "SIGTERM", "at": 1}]}, **asked)
     assert taken.code == 1 and "SIGTERM asked for a checkpoint, and it could not be written" in taken.text
-    assert str(disk.folder) in taken.text and not (disk.folder / MARKER).exists()
+    assert str(disk.directory) in taken.text and not (disk.directory / MARKER).exists()
     assert disk.size(64, "remount").returncode == 0
     again = lab.watched("again", resume_from_checkpoint="latest", **asked)
     assert again.code == 0, again.text[-3000:]

@@ -47,7 +47,7 @@ def test_features_off_is_upstream_to_the_bit(lab: tiny.Lab, plain: Run) -> None:
     assert bits(plain) == bits(upstream)
     assert len(bits(plain)[0]) == 16 and len(set(bits(plain)[1])) == 8 and bits(plain)[2]
     assert "GH200" not in plain.text
-    (listed,) = (lab.folder / "images").glob("aspect_ratio_bucket_indices*.json")
+    (listed,) = (lab.directory / "images").glob("aspect_ratio_bucket_indices*.json")
     assert len(json.loads(listed.read_text())["aspect_ratio_bucket_indices"]) == 4
 
 

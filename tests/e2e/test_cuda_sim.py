@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import tiny
-from on_stand_in import Trained, trained
+from on_cuda_sim import Trained, trained
 from preloaded import Preloaded
 
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run
-from tests.cuda_sim.needed import stand_in_or_skip
+from tests.cuda_sim.needed import cuda_sim_or_skip
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
-PICTURES, BATCH, STEPS = 8, 2, 4
+IMAGES, BATCH, STEPS = 8, 2, 4
 CONFIG = {"max_train_steps": STEPS, "train_batch_size": BATCH}
 IN_RAM = {"type": "in_memory", "in_memory": {"compression": "zstd"}}
 HINTS = {"enable_uvm_hints": True}
@@ -32,16 +32,16 @@ BF16_STEP = 2**-8
 ON = {"cache_config": UNIFIED | {"placement": "managed"}, "gh200_optimizations": HINTS}
 RAMPED = {"cache_config": UNIFIED, "gh200_optimizations": HINTS | RAMP}
 # As Accelerate's launcher sets it; the other makes a run comparable with one on the CPU.
-VARIABLES = {"ACCELERATE_MIXED_PRECISION": "bf16", "STAND_IN_RANDOM": "cpu"}
+VARIABLES = {"ACCELERATE_MIXED_PRECISION": "bf16", "CUDA_SIM_RANDOM": "cpu"}
 
 
-class Overrides:
-    """Runs on the stand-in that share a folder, so that they can be compared."""
+class SimulatedRuns:
+    """Runs on the simulated device that share a directory, so that they can be compared."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.lab = tiny.Lab(folder)
-        self.lab.add_dataset("pictures", PICTURES)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.lab = tiny.Lab(directory)
+        self.lab.add_dataset("images", IMAGES)
 
     def train(
         self,
@@ -59,29 +59,29 @@ class Overrides:
             given = VARIABLES | variables
             return self.lab.watched(name, launcher=launcher, cold=cold, variables=given, **CONFIG | changes)
 
-        ran = trained(self.folder, name, *options, ranks=ranks, start=start)
+        ran = trained(self.directory, name, *options, ranks=ranks, start=start)
         assert code is None or ran.run.code == code, ran.run.text[-4000:]
         return ran
 
 
 @pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Overrides:
-    stand_in_or_skip()
-    return Overrides(tmp_path_factory.mktemp("stand_in"))
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> SimulatedRuns:
+    cuda_sim_or_skip()
+    return SimulatedRuns(tmp_path_factory.mktemp("simulated"))
 
 
 @pytest.fixture(scope="module")
-def off(stand_in: Overrides) -> Trained:
-    return stand_in.train("off")
+def off(simulated: SimulatedRuns) -> Trained:
+    return simulated.train("off")
 
 
 @pytest.fixture(scope="module")
-def on(stand_in: Overrides) -> Trained:
-    return stand_in.train("on", in_ram=True, **ON)
+def on(simulated: SimulatedRuns) -> Trained:
+    return simulated.train("on", in_ram=True, **ON)
 
 
 def check_clean(ran: Trained, ranks: int) -> None:
-    """Nothing a GPU would refuse, nothing left of ours, no kernel without code; each rank on its own device only."""
+    """Nothing a GPU would reject, nothing left of ours, no kernel without code; each rank on its own device only."""
     devices = [[bool(peak) for peak in report["device_bytes_peak"]] for report in ran.trainers]
     assert devices == [[device == rank for device in range(ranks)] for rank in range(ranks)], devices
     for report in ran.trainers:
@@ -90,16 +90,16 @@ def check_clean(ran: Trained, ranks: int) -> None:
         assert report["copies"]["device_to_other_device"]["count"] == 0
 
 
-def test_stand_in_training_is_the_same_to_the_bit_with_all_but_the_ramp(off: Trained, on: Trained) -> None:
+def test_cuda_sim_training_is_the_same_to_the_bit_with_all_but_the_ramp(off: Trained, on: Trained) -> None:
     assert on.bits() == off.bits()
     losses, updates, kept = on.bits()
     assert len(losses) == len(set(updates)) == STEPS and kept
-    assert "GH200" not in off.run.text and f"Staged {2 * PICTURES} files" in on.run.text
+    assert "GH200" not in off.run.text and f"Staged {2 * IMAGES} files" in on.run.text
     check_clean(on, 1)
     check_clean(off, 1)
 
 
-def test_stand_in_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Trained, on: Trained) -> None:
+def test_cuda_sim_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Trained, on: Trained) -> None:
     (stock,), (ours,) = off.trainers, on.trainers
     latents = STEPS * BATCH
     fewer = stock["copies"]["host_to_device"]["count"] - ours["copies"]["host_to_device"]["count"]
@@ -109,13 +109,13 @@ def test_stand_in_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Train
     assert waits[0] - waits[1] == latents, "and waits for it"
 
 
-def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
-    stand_in: Overrides, forked: Preloaded
+def test_cuda_sim_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
+    simulated: SimulatedRuns, forked: Preloaded
 ) -> None:
-    ramped = stand_in.train("ramp", in_ram=True, **RAMPED)
+    ramped = simulated.train("ramp", in_ram=True, **RAMPED)
     check_clean(ramped, 1)
     plainly = {"launcher": forked, "orders": {"plain_attention": True}}
-    cpu = stand_in.lab.watched("cpu", cold=True, **plainly, **CONFIG | RAMPED)
+    cpu = simulated.lab.watched("cpu", cold=True, **plainly, **CONFIG | RAMPED)
     assert cpu.code == 0, cpu.text[-4000:]
     assert ramped.run.watched_windows() == cpu.watched_windows() == [1, 1, 1, 2]
     pairs = zip(ramped.run.micro_losses(), cpu.micro_losses(), strict=True)
@@ -124,11 +124,11 @@ def test_stand_in_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
     assert max(apart) < BF16_STEP, apart
 
 
-def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: Overrides, on: Trained) -> None:
-    """On the caches of a run with one rank: upstream's ranks race for the pictures of a new cache (UNIFIED_MEMORY.md)."""
+def test_cuda_sim_two_ranks_on_two_devices_are_the_same_to_the_bit(simulated: SimulatedRuns, on: Trained) -> None:
+    """On the caches of a run with one rank: upstream's ranks race for the images of a new cache (UNIFIED_MEMORY.md)."""
     check_clean(on, 1)
-    two_off = stand_in.train("two-off", ranks=2, cold=False)
-    two_on = stand_in.train("two-on", ranks=2, cold=False, in_ram=True, **ON)
+    two_off = simulated.train("two-off", ranks=2, cold=False)
+    two_on = simulated.train("two-on", ranks=2, cold=False, in_ram=True, **ON)
     assert two_on.bits() == two_off.bits()
     losses, updates, kept = two_on.bits()
     assert len(losses) == 2 * STEPS and len(updates) == 2 * STEPS and len(set(updates)) == STEPS and kept
@@ -138,8 +138,8 @@ def test_stand_in_two_ranks_on_two_devices_are_the_same_to_the_bit(stand_in: Ove
 
 @pytest.mark.slow(reason="two trainings on the simulated device")
 @pytest.mark.parametrize("mode", ["cdmm", "pcie"])
-def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: Overrides, off: Trained, mode: str) -> None:
-    on = stand_in.train(mode, "--mode", mode, in_ram=True, **ON)
+def test_cuda_sim_other_modes_are_the_same_to_the_bit(simulated: SimulatedRuns, off: Trained, mode: str) -> None:
+    on = simulated.train(mode, "--mode", mode, in_ram=True, **ON)
     assert on.bits() == off.bits()
     check_clean(on, 1)
     assert ("cpu_first instead of gpu_first" in on.run.text) == (mode == "cdmm")
@@ -147,9 +147,9 @@ def test_stand_in_other_modes_are_the_same_to_the_bit(stand_in: Overrides, off: 
 
 @pytest.mark.slow(reason="three trainings on the simulated device")
 @pytest.mark.parametrize("every", [3, 17, 101])
-def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: Overrides, off: Trained, every: int) -> None:
+def test_cuda_sim_a_driver_that_fails_every_nth_call(simulated: SimulatedRuns, off: Trained, every: int) -> None:
     """It ends well, with the right bytes; or with one clear error."""
-    ran = stand_in.train(f"every-{every}", "--fail-every", str(every), in_ram=True, code=None, **ON)
+    ran = simulated.train(f"every-{every}", "--fail-every", str(every), in_ram=True, code=None, **ON)
     if ran.run.code == 0:
         assert ran.bits() == off.bits()
     else:
@@ -163,8 +163,8 @@ def test_stand_in_a_driver_that_fails_every_nth_call(stand_in: Overrides, off: T
         assert set(left) <= {"contexts"}, left
 
 
-def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(stand_in: Overrides, off: Trained) -> None:
-    pinned = stand_in.train("pinned", in_ram=True, **_placed("pinned"))
+def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(simulated: SimulatedRuns, off: Trained) -> None:
+    pinned = simulated.train("pinned", in_ram=True, **_placed("pinned"))
     assert pinned.bits() == off.bits()
     check_clean(pinned, 1)
     told = pinned.run.end["runtime"]["measured"]
@@ -176,11 +176,11 @@ def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(stand_in
 
 @pytest.mark.slow(reason="four trainings of 12 steps on the simulated device")
 @pytest.mark.parametrize("placement", ["hbm", "auto"])
-def test_cache_placement_of_every_kind_trains_to_the_bit(stand_in: Overrides, placement: str) -> None:
+def test_cache_placement_of_every_kind_trains_to_the_bit(simulated: SimulatedRuns, placement: str) -> None:
     """Two epochs and more: what stays in HBM after the first steps is read from there."""
     longer = {"max_train_steps": 3 * STEPS}
-    stock = stand_in.train("longer", **longer)
-    placed = stand_in.train(placement, in_ram=True, **_placed(placement) | longer)
+    stock = simulated.train("longer", **longer)
+    placed = simulated.train(placement, in_ram=True, **_placed(placement) | longer)
     assert placed.bits() == stock.bits()
     check_clean(placed, 1)
     told = placed.run.end["runtime"]["measured"]["Cache placement"]

@@ -19,7 +19,7 @@ from pathlib import Path
 from simpletuner.helpers.configuration.loader import load_config
 from simpletuner.gh200.preflight import startup
 from simpletuner.gh200.state import StateHooks
-# It would rightly stop: the models and pictures the examples name are the reader's.
+# It would rightly stop: the models and images the examples name are the reader's.
 startup.check_command_line = lambda argv: None
 found = {}
 names, answer = sys.argv[1:]
@@ -36,9 +36,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 def test_the_forks_loader_reads_every_training_config(tmp_path: Path, forked: Preloaded) -> None:
     lists = {"quickstart_datasets.json"}
-    folder = tiny.FORK / "config"
+    directory = tiny.FORK / "config"
     names = [
-        f"config/{p.name}" for p in sorted(folder.iterdir()) if p.suffix in (".json", ".toml") and p.name not in lists
+        f"config/{p.name}"
+        for p in sorted(directory.iterdir())
+        if p.suffix in (".json", ".toml") and p.name not in lists
     ]
     script, answer = tmp_path / "parse.py", tmp_path / "answer.json"
     script.write_text(PARSE)

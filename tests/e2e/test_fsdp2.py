@@ -50,7 +50,7 @@ ORDERS = {"shard_on_cpus": True}
 class Sharded:
     def __init__(self, lab: Lab, forked: Preloaded) -> None:
         self.lab, self.launcher = lab, Preloaded(place=forked.place, ranks=RANKS)
-        self.lab.add_dataset("pictures", 8)
+        self.lab.add_dataset("images", 8)
         self.lab.entry_changes = {"type": "in_memory", "in_memory": {"compression": "zstd"}}
         # Caches are built by one rank: two that build them at once do not always draw alike.
         warm = self.lab.watched("warm-up", max_train_steps=1, cache_config=UNIFIED)
@@ -106,7 +106,7 @@ def test_superchip_fsdp2_a_checkpoint_loads_in_one_process(whole: Run, tmp_path:
     assert all(torch.equal(found[name].to(expected[name].dtype), expected[name]) for name in expected)
 
 
-def test_superchip_fsdp2_refuses_what_was_never_shown_on_shards(sharded: Sharded) -> None:
+def test_superchip_fsdp2_rejects_what_was_never_shown_on_shards(sharded: Sharded) -> None:
     run = sharded.train("noise", gh200_optimizations=RAMP | {"measure_gradient_noise_scale": True})
     assert run.code not in (0, None) and run.trace == []
     assert "fsdp_enable: a rank only has a piece of each gradient" in run.text

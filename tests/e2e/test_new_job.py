@@ -1,4 +1,4 @@
-"""Folders as people bring them, made into jobs by the script and trained by the very line it printed."""
+"""Directories as people bring them, made into jobs by the script and trained by the very line it printed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from PIL import Image
 from preloaded import Preloaded
 
 from gh200_lab.place import environment
+from gh200_lab.tiny.images import make_images
 from gh200_lab.tiny.make import make_family, shared_model
-from gh200_lab.tiny.pictures import make_pictures
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 MORE = pytest.mark.slow(reason="a cold training each")
@@ -28,7 +28,7 @@ MORE = pytest.mark.slow(reason="a cold training each")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A folder like the repository's root, so that no test leaves a job in the real one."""
+    """A directory like the repository's root, so that no test leaves a job in the real one."""
     for name in ("config", "train.py"):
         (tmp_path / name).symlink_to(tiny.ROOT / name)
     shutil.copytree(shared_model(), tmp_path / "model")
@@ -55,29 +55,29 @@ def trained(root: Path, *words: str, by_simpletuner: bool = False) -> dict[str, 
     run = subprocess.run(line, cwd=root, env=variables(), capture_output=True, text=True)
     assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
     assert list((root / "jobs/job/output").rglob("pytorch_lora_weights.safetensors")), run.stdout[-2000:]
-    # Upstream drops in silence: every picture that is said to be used has a latent of its own.
-    pictures = int(done.stdout.split()[0])
-    assert len(list((root / "jobs/job/cache/vae").rglob("*.pt"))) == pictures
+    # Upstream drops in silence: every image that is said to be used has a latent of its own.
+    images = int(done.stdout.split()[0])
+    assert len(list((root / "jobs/job/cache/vae").rglob("*.pt"))) == images
     return dict(json.loads((root / "jobs/job/config.json").read_text(encoding="utf-8")))
 
 
-def three(folder: Path) -> None:
-    make_pictures(folder, 1, [(64, 64), (128, 64), (64, 128)])
+def three(directory: Path) -> None:
+    make_images(directory, 1, [(64, 64), (128, 64), (64, 128)])
 
 
-def forty(folder: Path) -> None:
+def forty(directory: Path) -> None:
     for number, aspect in enumerate(((64, 64), (160, 64), (64, 160))):
-        make_pictures(folder, (20, 15, 5)[number], [aspect], first=100 * number)
+        make_images(directory, (20, 15, 5)[number], [aspect], first=100 * number)
 
 
-def sixty_shapes(folder: Path) -> None:
+def sixty_shapes(directory: Path) -> None:
     for number in range(500):
-        make_pictures(folder, 1, [(64 + 8 * (number % 60), 128)], first=number)
+        make_images(directory, 1, [(64 + 8 * (number % 60), 128)], first=number)
 
 
-def mixed(folder: Path) -> None:
-    """Everything at once that a phone, a camera and a disk full of years leave in a folder."""
-    make_pictures(folder / "Ünter ordner" / "b", 4, [(64, 64)])
+def mixed(directory: Path) -> None:
+    """Everything at once that a phone, a camera and a disk full of years leave in a directory."""
+    make_images(directory / "Ünter ordner" / "b", 4, [(64, 64)])
     for name, mode in (
         ("ink.jpg", "CMYK"),
         ("deep.png", "I;16"),
@@ -85,34 +85,34 @@ def mixed(folder: Path) -> None:
         ("grey.png", "L"),
         ("clear.png", "RGBA"),
     ):
-        Image.new(mode, (96, 64)).save(folder / name)
-        (folder / name).with_suffix(".txt").write_text(name)
-    (folder / "empty.jpg").touch()
-    (folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n rest")
-    (folder / "phone.heic").write_bytes(b"\0" * 64)
-    (folder / "clip.mp4").write_bytes(b"\0" * 64)
+        Image.new(mode, (96, 64)).save(directory / name)
+        (directory / name).with_suffix(".txt").write_text(name)
+    (directory / "empty.jpg").touch()
+    (directory / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n rest")
+    (directory / "phone.heic").write_bytes(b"\0" * 64)
+    (directory / "clip.mp4").write_bytes(b"\0" * 64)
 
 
-def namesakes(folder: Path) -> None:
-    make_pictures(folder, 3, [(64, 64)])
-    for path in sorted(folder.glob("*.png"))[:2]:
+def namesakes(directory: Path) -> None:
+    make_images(directory, 3, [(64, 64)])
+    for path in sorted(directory.glob("*.png"))[:2]:
         Image.new("RGB", (128, 64)).save(path.with_suffix(".jpg"))
 
 
-def uncaptioned(folder: Path) -> None:
-    make_pictures(folder, 4, [(64, 64)])
-    for path in folder.glob("*.txt"):
+def uncaptioned(directory: Path) -> None:
+    make_images(directory, 4, [(64, 64)])
+    for path in directory.glob("*.txt"):
         path.unlink()
 
 
-def table(folder: Path) -> None:
+def table(directory: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    uncaptioned(folder)
-    names = [path.name for path in sorted(folder.iterdir())]
+    uncaptioned(directory)
+    names = [path.name for path in sorted(directory.iterdir())]
     parquet.write_table(
-        pyarrow.table({"file_name": names, "caption": [f"about {n}" for n in names]}), folder / "c.parquet"
+        pyarrow.table({"file_name": names, "caption": [f"about {n}" for n in names]}), directory / "c.parquet"
     )
 
 
@@ -130,20 +130,18 @@ def test_new_job_trains_by_simpletuner_train(root: Path) -> None:
 
 
 def check_trains(root: Path, make: Callable[[Path], None], by_simpletuner: bool = False) -> None:
-    make(root / "my pictures")
-    before = sorted(path.relative_to(root) for path in (root / "my pictures").rglob("*"))
-    config = trained(root, "my pictures", "--model", "model", by_simpletuner=by_simpletuner)
+    make(root / "my images")
+    before = sorted(path.relative_to(root) for path in (root / "my images").rglob("*"))
+    config = trained(root, "my images", "--model", "model", by_simpletuner=by_simpletuner)
     assert config["enable_multiprocessing"] is True
-    left = sorted(
-        path.relative_to(root) for path in (root / "my pictures").rglob("*") if "aspect_ratio" not in path.name
-    )
+    left = sorted(path.relative_to(root) for path in (root / "my images").rglob("*") if "aspect_ratio" not in path.name)
     assert left == before
 
 
 @pytest.mark.slow(reason="a cold training")
 def test_new_job_trains_a_transformer_family(root: Path) -> None:
     make_family("sd3", root / "sd3")
-    make_pictures(root / "images", 4, [(64, 64)])
+    make_images(root / "images", 4, [(64, 64)])
     done = new_job(root, "images", "--model", "sd3", "--steps", "3", "--checkpoint-every", "3")
     assert done.returncode == 0 and "family sd3" in done.stdout, done.stderr
     run = subprocess.run(
@@ -154,7 +152,7 @@ def test_new_job_trains_a_transformer_family(root: Path) -> None:
 
 
 def test_new_job_writes_only_keys_upstream_has(root: Path, forked: Preloaded) -> None:
-    """Preflight is part of it, with the real parser's keys; a training that could not start is refused by it."""
+    """Preflight is part of it, with the real parser's keys; a training that could not start is rejected by it."""
     forty(root / "images")
     assert new_job(root, "images", "--model", "model").returncode == 0
     path = root / "jobs/job/config.json"
@@ -189,7 +187,7 @@ def test_new_job_several_at_once_make_one_job_of_a_name(root: Path) -> None:
 @pytest.mark.slow(reason="kills 36 processes, each at another moment")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_new_job_that_is_ended_makes_a_whole_job_or_none(root: Path, number: signal.Signals) -> None:
-    make_pictures(root / "images", 200, [(64, 64)])
+    make_images(root / "images", 200, [(64, 64)])
     (root / "images/broken.png").write_text("links are made")
     for pause in range(12):
         process = started(root, "images", "--name", "job")
@@ -206,7 +204,7 @@ def test_new_job_that_is_ended_makes_a_whole_job_or_none(root: Path, number: sig
 
 @pytest.mark.slow(reason="two cold trainings and a rejected one")
 def test_a_new_job_that_runs_is_not_started_again_beside_itself(root: Path) -> None:
-    make_pictures(root / "images", 4, [(64, 64)])
+    make_images(root / "images", 4, [(64, 64)])
     assert new_job(root, "images", "--model", "model", "--steps", "4000", "--checkpoint-every", "2").returncode == 0
     line = [sys.executable, "train.py", "--config", "jobs/job/config.json"]
     output = root / "jobs/job/output"
@@ -220,7 +218,7 @@ def test_a_new_job_that_runs_is_not_started_again_beside_itself(root: Path) -> N
         finally:
             first.kill()
             first.wait()
-    assert second.returncode == 2 and "Another run is at work in this output folder." in second.stderr
+    assert second.returncode == 2 and "Another run is at work in this output directory." in second.stderr
     assert f"process {first.pid} holds it" in second.stderr and "Traceback" not in second.stderr
     # A killed one holds nothing, and the next goes on from its last checkpoint.
     last = max(int(path.name.partition("-")[2]) for path in output.glob("checkpoint-*"))
@@ -233,7 +231,7 @@ def test_a_new_job_that_runs_is_not_started_again_beside_itself(root: Path) -> N
 
 @pytest.mark.slow(reason="two cold trainings of 20 steps")
 def test_new_job_is_timed_as_a_baseline(root: Path) -> None:
-    make_pictures(root / "images", 4, [(64, 64)])
+    make_images(root / "images", 4, [(64, 64)])
     assert new_job(root, "images", "--model", "model", "--steps", "40").returncode == 0
     script = ["bash", str(tiny.ROOT / "scripts/capture_baseline.sh"), "--config", "jobs/job/config.json"]
     script += ["--steps", "20", "--output", "kept"]

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_stand_in import trained
+from on_cuda_sim import trained
 
 from gh200_lab.place import ROOT
 from gh200_lab.tiny import lab
 from gh200_lab.tiny.config import UNIFIED
+from gh200_lab.tiny.images import make_images
 from gh200_lab.tiny.make import make_model
-from gh200_lab.tiny.pictures import make_pictures
 from gh200_lab.tiny.run import Run, weights
-from tests.cuda_sim.needed import stand_in_or_skip
+from tests.cuda_sim.needed import cuda_sim_or_skip
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 
@@ -38,12 +38,12 @@ FULL = {
 
 
 class Wide(lab.Lab):
-    """Runs on the stand-in GPU with so much memory."""
+    """Runs on the simulated GPU with so much memory."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, FORK)
-        make_model(folder / "model", WIDE)
-        make_pictures(folder / "images", 3, [(64, 64)])
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, FORK)
+        make_model(directory / "model", WIDE)
+        make_images(directory / "images", 3, [(64, 64)])
         self.reports: list[dict[str, Any]] = []
 
     def on_gpu(
@@ -65,7 +65,7 @@ class Wide(lab.Lab):
         def start(name: str, **how: Any) -> Run:
             return self.run(name, config, cold=cold, resume=resume, orders={}, **how)
 
-        done = trained(self.folder, name, "--hbm-mb", str(hbm), ranks=devices, start=start)
+        done = trained(self.directory, name, "--hbm-mb", str(hbm), ranks=devices, start=start)
         self.reports = done.reports
         return done.run
 
@@ -89,7 +89,7 @@ def results(run: Run) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Wide:
-    stand_in_or_skip()
+    cuda_sim_or_skip()
     return Wide(tmp_path_factory.mktemp("beyond_hbm"))
 
 
@@ -130,7 +130,7 @@ def test_beyond_hbm_all_trains_to_the_bit(wide: Wide, stock: Run) -> None:
 def test_beyond_hbm_resume_in_either_direction(wide: Wide, stock: Run, first: Any, then: Any) -> None:
     begun = wide.on_gpu("begun", FOR_STATE if first else LARGE, first, max_train_steps=2)
     assert begun.code == 0, begun.text[-3000:]
-    kept = wide.folder / "runs" / "kept"
+    kept = wide.directory / "runs" / "kept"
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(begun.output, kept)
     run = wide.on_gpu(
@@ -164,7 +164,7 @@ TWO_RANKS = {"devices": 2, "cold": False, "checkpoint_step_interval": 1000}
 
 @pytest.fixture(scope="module")
 def two_stock(wide: Wide, stock: Run) -> Run:
-    """On the caches of a run with one rank: upstream's ranks race for the pictures of a new cache."""
+    """On the caches of a run with one rank: upstream's ranks race for the images of a new cache."""
     assert stock.code == 0
     run = wide.on_gpu("two", LARGE, **TWO_RANKS)
     assert run.code == 0, run.text[-3000:]

@@ -221,7 +221,7 @@ def test_superchip_a_second_signal_ends_at_once_and_nothing_half_written_is_take
 
 @pytest.mark.slow(reason="a cold training")
 def test_superchip_before_training_it_ends_with_its_code_and_no_marker(lab: Lab) -> None:
-    printed, told = lab.folder / "printed.log", []
+    printed, told = lab.directory / "printed.log", []
 
     def when_it_listens(group: int) -> None:
         if not told and "on: checkpoint on a signal" in printed.read_text(errors="replace"):

@@ -20,8 +20,8 @@ from simpletuner.gh200.preflight.keys import dataset_key_problems
 from simpletuner.gh200.preflight.upstream_keys import package_of_upstream, place_of_record, upstream_record
 
 EXAMPLES = tiny.FORK / "simpletuner" / "examples"
-# What upstream itself would refuse in its own examples: a comma too many, families its parser does not list.
-REFUSED = {
+# What upstream itself would reject in its own examples: a comma too many, families its parser does not list.
+REJECTED = {
     "hidream.peft-controlnet-lora",
     "bria.lycoris-lokr",
     "kandinsky5-image-6b-i2i.lycoris-lokr",
@@ -48,10 +48,10 @@ def test_preflight_accepts_every_key_of_upstreams_examples(monkeypatch: pytest.M
     wrong: dict[str, list[str]] = {}
     seen = 0
     for path in sorted(EXAMPLES.glob("*/config.json")):
-        if path.parent.name in REFUSED:
+        if path.parent.name in REJECTED:
             continue
         seen += 1
-        # Folders and files of datasets that are not on this machine are told truly; everything else must be accepted.
+        # Directories and files of datasets that are not on this machine are told truly; everything else must be accepted.
         found = [text for text in preflight(path, loaded_config(path)).problems if "does not exist" not in text]
         if found := [text for text in found if "No such file" not in text]:
             wrong[path.parent.name] = found
@@ -83,7 +83,7 @@ def test_preflight_buckets_equal_upstreams(tmp_path: Path) -> None:
         {"resolution": 768, "resolution_type": "pixel", "crop": True, "crop_style": "center", "crop_aspect": "closest", "crop_aspect_buckets": [0.5, 1.0, 1.78]},
         {"resolution": 1.0, "resolution_type": "area", "crop": True, "crop_style": "center", "crop_aspect": "preserve"},
     ]  # fmt: skip
-    asked = json.dumps({"folder": str(tmp_path), "sizes": sizes, "rules": entries})
+    asked = json.dumps({"directory": str(tmp_path), "sizes": sizes, "rules": entries})
     script = ROOT / "tests/support/bucket_truth.py"
     done = subprocess.run(
         [sys.executable, "-P", str(script)],

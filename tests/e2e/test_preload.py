@@ -23,7 +23,7 @@ ON = {"cache_config": UNIFIED}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> tiny.Lab:
     lab = tiny.Lab(tmp_path_factory.mktemp("preload"))
-    lab.add_dataset("pictures", 6)
+    lab.add_dataset("images", 6)
     return lab
 
 
@@ -55,9 +55,9 @@ def test_preload_gives_the_bits_of_a_run_without(lab: tiny.Lab) -> None:
 @pytest.mark.timeout(1800)
 def test_warm_cache_a_build_gives_upstreams_bits_and_files(lab: tiny.Lab) -> None:
     off = lab.watched("cold-off", cold=True, **STEPS)
-    files = cached(lab.folder / "cache")
+    files = cached(lab.directory / "cache")
     on = lab.watched("cold-on", cold=True, **STEPS, **ON)
-    assert on.code == off.code == 0 and on.trace == off.trace and cached(lab.folder / "cache") == files
+    assert on.code == off.code == 0 and on.trace == off.trace and cached(lab.directory / "cache") == files
 
 
 @pytest.mark.slow(reason="four cold trainings")
@@ -65,10 +65,10 @@ def test_warm_cache_a_build_gives_upstreams_bits_and_files(lab: tiny.Lab) -> Non
 def test_preload_killed_in_the_middle_and_started_again(lab: tiny.Lab) -> None:
     """Killed as soon as the run has begun to read ahead: the caches on disk are as they were, the next run is as ever."""
     assert lab.watched("before", cold=True, **STEPS, **ON).code == 0
-    files = cached(lab.folder / "cache")
+    files = cached(lab.directory / "cache")
 
     def kill(group: int) -> None:
-        printed = lab.folder / "printed.log"
+        printed = lab.directory / "printed.log"
         until = time.monotonic() + 600
         while "GH200 settings of this run" not in (printed.read_text() if printed.exists() else ""):
             assert time.monotonic() < until
@@ -76,7 +76,7 @@ def test_preload_killed_in_the_middle_and_started_again(lab: tiny.Lab) -> None:
         os.killpg(group, signal.SIGKILL)
 
     killed = lab.run("killed", lab.config("off", **tiny.SHORT | STEPS | ON), launcher=tiny.CPU, while_training=kill)
-    assert killed.code != 0 and cached(lab.folder / "cache") == files
+    assert killed.code != 0 and cached(lab.directory / "cache") == files
     again, off = lab.watched("again", **STEPS, **ON), lab.watched("again-off", **STEPS)
     assert counters(again)["disk_reads_in_training"] == 0 and again.trace == off.trace
 
@@ -96,15 +96,15 @@ def test_preload_two_ranks_have_their_own_parts(lab: tiny.Lab) -> None:
 @pytest.mark.slow(reason="two cold trainings")
 @pytest.mark.timeout(1800)
 def test_warm_cache_a_text_dataset_upstream_makes_obeys_cache_dir(lab: tiny.Lab) -> None:
-    parent = lab.folder / "elsewhere"
+    parent = lab.directory / "elsewhere"
     for persistent in (True, False):
         config = lab.config("off", **tiny.SHORT | {"max_train_steps": 2})
         config["cache_config"] = {**UNIFIED, "cache_dir": str(parent), "persistent_cache": persistent}
-        pictures = {key: value for key, value in config["datasets"][0].items() if key != "cache_dir_vae"}
-        config["datasets"] = [pictures | {"instance_data_dir": str(lab.folder / "pictures")}]
+        images = {key: value for key, value in config["datasets"][0].items() if key != "cache_dir_vae"}
+        config["datasets"] = [images | {"instance_data_dir": str(lab.directory / "images")}]
         run = lab.run(f"made-{persistent}", config, launcher=tiny.CPU, cold=True)
         assert run.code == 0, run.text[-3000:]
         kept = {path.relative_to(parent).parts[0] for path in parent.rglob("*.pt")}
         assert kept == ({"vae", "text"}), (kept, json.dumps(config))
-        assert not list((lab.folder / "output").rglob("*.pt")) and not list(parent.glob("gh200-run-*"))
+        assert not list((lab.directory / "output").rglob("*.pt")) and not list(parent.glob("gh200-run-*"))
         assert not [path for path in Path(run.output).rglob("*.pt") if "cache" in path.parts]

@@ -1,4 +1,4 @@
-"""The quick start as a newcomer runs it: few lines, two pictures, two reports, and weights that diffusers loads."""
+"""The quick start as a newcomer runs it: few lines, two images, two reports, and weights that diffusers loads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _console_of_the_run(text: str) -> None:
     assert "0.000 GB" not in text and "Staged 48 files, 9.5 KB" in text
 
 
-def _pages(folder: Path) -> None:
+def _pages(directory: Path) -> None:
     before, after = (Image.open(WORK / f"{name}.png").convert("RGB") for name in ("before", "after"))
     assert before.size == after.size == (64, 64) and before.tobytes() != after.tobytes()
     metrics = (WORK / "output" / "training_metrics.jsonl").read_text()
@@ -87,12 +87,12 @@ def _pages(folder: Path) -> None:
     page = (WORK / "report.html").read_text()
     assert "output/training_report.html" in page and page.count("data:image/png") == 2
     if browser := find_browser():
-        assert look(browser, own, folder).console == []
+        assert look(browser, own, directory).console == []
         for width in (390, 1280):
             for dark in (False, True):
-                seen = lay_out(browser, WORK / "report.html", folder, width, dark)
+                seen = lay_out(browser, WORK / "report.html", directory, width, dark)
                 assert seen.look.console == [] and seen.found == [] and seen.wide <= width
-                assert seen.pictures == [True, True]
+                assert seen.images == [True, True]
 
 
 def test_quiet_quick_start_in_a_wide_terminal_without_features() -> None:

@@ -49,7 +49,7 @@ def tree(lab: Any, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_the_builder_and_the_factory_site_stage_the_folder(lab: Any, tree: Path) -> None:
+def test_the_builder_and_the_factory_site_stage_the_directory(lab: Any, tree: Path) -> None:
     class Accelerator:
         is_local_main_process = True
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_added_later_is_named_once(lab: Any, tree: Path, caplog: 
     assert caplog.text.count("Added after staging") == 21 and "further files" in caplog.text
 
 
-def test_a_folder_with_two_names_is_staged_under_the_one_upstream_lists(lab: Any, tmp_path: Path) -> None:
+def test_a_directory_with_two_names_is_staged_under_the_one_upstream_lists(lab: Any, tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"m{number}").mkdir()
         (tmp_path / f"m{number}/a.png").write_bytes(bytes(number))

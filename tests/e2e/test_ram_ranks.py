@@ -46,7 +46,7 @@ def entry(name: str, root: Path, **more: Any) -> dict[str, Any]:
     return {"id": name, "type": "in_memory", "instance_data_dir": str(root), **more}
 
 
-def test_fleet_two_ids_on_one_folder_are_one_memory_and_see_each_others_changes(lab: Any, tree: Path) -> None:
+def test_fleet_two_ids_on_one_directory_are_one_memory_and_see_each_others_changes(lab: Any, tree: Path) -> None:
     (tree.parent / "alias").symlink_to(tree)
     in_memory_sites.dataset_entries([entry("a", tree), entry("b", tree.parent / "alias")])
     one, two = built(lab, "a", tree), built(lab, "b", tree.parent / "alias")
@@ -72,7 +72,7 @@ def test_fleet_a_dataset_inside_another(lab: Any, tree: Path, order: tuple[str, 
     assert backends[order[1]].read(path) == b"new"
 
 
-def test_fleet_a_local_dataset_on_the_same_folder_is_seen_too(lab: Any, tree: Path) -> None:
+def test_fleet_a_local_dataset_on_the_same_directory_is_seen_too(lab: Any, tree: Path) -> None:
     in_memory_sites.dataset_entries(
         [entry("ram", tree), {"id": "disk", "type": "local"}, {"id": "far", "type": "local"}]
     )
@@ -90,7 +90,7 @@ def test_fleet_a_local_dataset_on_the_same_folder_is_seen_too(lab: Any, tree: Pa
         ({"instance_data_dir": "{root}/a.txt"}, "Not a directory"),
     ],
 )
-def test_fleet_a_folder_or_limit_that_cannot_be_used_is_exit_2(
+def test_fleet_a_directory_or_limit_that_cannot_be_used_is_exit_2(
     lab: Any, tree: Path, change: dict[str, Any], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = entry("x", tree) | change
@@ -175,10 +175,10 @@ def test_fleet_media_that_cannot_be_led_to_ram_are_opened_on_disk(
     assert caplog.text.count("Too many open files") == 1 and path in caplog.text
 
 
-def with_ffmpeg(folder: Path) -> str:
-    (folder / "tools").mkdir()
-    (folder / "tools/ffmpeg").symlink_to(pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe())
-    return f"{folder / 'tools'}{os.pathsep}{os.environ['PATH']}"
+def with_ffmpeg(directory: Path) -> str:
+    (directory / "tools").mkdir()
+    (directory / "tools/ffmpeg").symlink_to(pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe())
+    return f"{directory / 'tools'}{os.pathsep}{os.environ['PATH']}"
 
 
 @pytest.mark.parametrize("compression", [None, "zlib"])

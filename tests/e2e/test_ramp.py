@@ -121,7 +121,7 @@ def test_manual_requests_and_step_validation_keep_to_the_windows(lab: Lab) -> No
     """Both are asked for in the middle of a window: validation at once, the checkpoint when the window closes."""
     validation = {
         "validation_disable": False,
-        "validation_prompt": "a picture",
+        "validation_prompt": "an image",
         "validation_step_interval": 4,
         "validation_num_inference_steps": 1,
         "validation_resolution": "64x64",

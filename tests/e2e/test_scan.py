@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gh200_lab.first_batch import NAME, Alone, Scene, fast_start, make_pictures, many_links, queues_that_keep
+from gh200_lab.first_batch import NAME, Alone, Scene, fast_start, make_images, many_links, queues_that_keep
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -51,20 +51,20 @@ SETTINGS = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("scan") / "pictures"
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("scan") / "images"
     rng = random.Random(5)
     sizes = [(rng.randint(20, 900), rng.randint(20, 900)) for _ in range(30)]
-    pictures = make_pictures(made, [rng.choice(sizes) for _ in range(120)])
+    images = make_images(made, [rng.choice(sizes) for _ in range(120)])
     (made / "broken.png").write_bytes(b"nonsense")
-    (made / "short.png").write_bytes(pictures[0].read_bytes()[:-30])
-    (made / "short.jpg").write_bytes(pictures[1].read_bytes()[:-30])
-    pictures[3].with_suffix(".bbox").write_text(json.dumps([{"label": "cat", "bbox": [0.1, 0.1, 0.5, 0.5]}]))
+    (made / "short.png").write_bytes(images[0].read_bytes()[:-30])
+    (made / "short.jpg").write_bytes(images[1].read_bytes()[:-30])
+    images[3].with_suffix(".bbox").write_text(json.dumps([{"label": "cat", "bbox": [0.1, 0.1, 0.5, 0.5]}]))
     return made
 
 
 def sized_files(sizes: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures that are nothing but a size, for upstream's own probe and for our reader."""
+    """Images that are nothing but a size, for upstream's own probe and for our reader."""
     from simpletuner.gh200.backends.scan.worker_pool import HeaderPool
     from simpletuner.gh200.image_headers import Header
     from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
@@ -76,8 +76,8 @@ def sized_files(sizes: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(str(value) for value in settings.values()))
-def test_first_batch_scan_is_upstreams(folder: Path, settings: dict[str, Any]) -> None:
-    scene = Scene(folder, settings)
+def test_first_batch_scan_is_upstreams(directory: Path, settings: dict[str, Any]) -> None:
+    scene = Scene(directory, settings)
     upstream, ours = scene.scanned(False), scene.scanned(True)
     assert ours == upstream
     assert sum(map(len, ours["buckets"].values())) > 30
@@ -112,8 +112,8 @@ def test_first_batch_scan_gives_random_sizes_what_upstream_gives_them(
         assert results[0] == results[1], settings
 
 
-def test_first_batch_scan_with_processes_is_upstreams_and_its_repair_works(folder: Path) -> None:
-    scene = Scene(folder, {"crop": True}, enable_multiprocessing=True, aspect_bucket_worker_count=3)
+def test_first_batch_scan_with_processes_is_upstreams_and_its_repair_works(directory: Path) -> None:
+    scene = Scene(directory, {"crop": True}, enable_multiprocessing=True, aspect_bucket_worker_count=3)
     scene.forget_files()
     with fast_start():
         backend = scene.backend()
@@ -127,7 +127,7 @@ def test_first_batch_scan_with_processes_is_upstreams_and_its_repair_works(folde
     assert set(again.image_metadata) <= set(placed) and again.image_metadata
 
 
-def test_first_batch_off_is_upstreams_own_code(folder: Path) -> None:
+def test_first_batch_off_is_upstreams_own_code(directory: Path) -> None:
     from simpletuner.gh200 import runtime
     from simpletuner.gh200.config.cache_options import CacheOptions
     from simpletuner.gh200.config.sources import read_settings
@@ -141,7 +141,7 @@ def test_first_batch_off_is_upstreams_own_code(folder: Path) -> None:
     ):
         runtime.begin(read_settings({"gh200_optimizations": block} if block else {}, environ), CacheOptions())
         own = {"compute_aspect_ratio_bucket_indices", "scan_for_metadata", "_bucket_worker", "_probe_image_dimensions"}
-        assert own & vars(Scene(folder).backend()).keys() == (own if acts else set()), (block, environ)
+        assert own & vars(Scene(directory).backend()).keys() == (own if acts else set()), (block, environ)
         runtime.end()
 
 
@@ -158,32 +158,32 @@ def left_out(scene: Scene) -> list[tuple[str, str]]:
     return [(reason, json.loads(path) if path.startswith('"') else path) for reason, path in rows]
 
 
-def test_first_batch_scan_names_what_it_leaves_out(folder: Path, told: pytest.LogCaptureFixture) -> None:
-    scene = Scene(folder, {"minimum_image_size": 300}, aspect_bucket_worker_count=4)
+def test_first_batch_scan_names_what_it_leaves_out(directory: Path, told: pytest.LogCaptureFixture) -> None:
+    scene = Scene(directory, {"minimum_image_size": 300}, aspect_bucket_worker_count=4)
     found = scene.scanned(True)
     placed = {path for paths in found["buckets"].values() for path in paths}
     rows = left_out(scene)
-    pictures = {str(path) for path in folder.iterdir() if path.suffix != ".bbox"}
-    assert placed | {path for _, path in rows} == pictures and not placed & {path for _, path in rows}
+    images = {str(path) for path in directory.iterdir() if path.suffix != ".bbox"}
+    assert placed | {path for _, path in rows} == images and not placed & {path for _, path in rows}
     assert {reason for reason, path in rows if path.endswith(("broken.png", "short.png"))} != {"too_small"}
-    assert "too small" in told.text and "broken.png" in told.text and f"of {len(pictures)} files scanned" in told.text
+    assert "too small" in told.text and "broken.png" in told.text and f"of {len(images)} files scanned" in told.text
 
 
 @pytest.mark.timeout(120)
 def test_first_batch_scan_of_a_fifo_and_of_odd_names_ends(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
     """None of these is an image: nobody writes into the FIFO, and two names would break a list or are no text."""
-    pictures = tmp_path / "pictures"
-    make_pictures(pictures, [(64, 64)] * 2)
-    os.mkfifo(pictures / "pipe.png")
-    odd = [str(pictures / "odd\x1b[31m\n\t.png"), str(pictures / os.fsdecode(b"not-\xff-text.png"))]
+    images = tmp_path / "images"
+    make_images(images, [(64, 64)] * 2)
+    os.mkfifo(images / "pipe.png")
+    odd = [str(images / "odd\x1b[31m\n\t.png"), str(images / os.fsdecode(b"not-\xff-text.png"))]
     for path in odd:
         Path(path).write_bytes(b"no image")
-    scene = Scene(pictures, {}, aspect_bucket_worker_count=2)
+    scene = Scene(images, {}, aspect_bucket_worker_count=2)
     found = scene.scanned(True)
     assert len([path for paths in found["buckets"].values() for path in paths]) == 2
     reasons = {path: reason for reason, path in left_out(scene)}
-    assert reasons.keys() == {*odd, str(pictures / "pipe.png")}, "the names as they are on disk"
-    assert "not a regular file" in reasons[str(pictures / "pipe.png")]
+    assert reasons.keys() == {*odd, str(images / "pipe.png")}, "the names as they are on disk"
+    assert "not a regular file" in reasons[str(images / "pipe.png")]
     assert "\x1b" not in told.text and "odd\\x1b[31m\\n\\t.png" in told.text
 
 
@@ -193,10 +193,10 @@ def test_first_batch_scan_decodes_videos_in_all_threads_at_once(
     """A conditioning dataset of images and videos, of which SimpleTuner decodes whole files."""
     from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
 
-    pictures = tmp_path / "pictures"
-    make_pictures(pictures, [(64, 64)] * 2)
+    images = tmp_path / "images"
+    make_images(images, [(64, 64)] * 2)
     for name in ("one.mp4", "two.mp4"):
-        (pictures / name).write_bytes(b"a video")
+        (images / name).write_bytes(b"a video")
     both = threading.Barrier(2, timeout=30)
     usual = DiscoveryMetadataBackend._process_for_bucket
 
@@ -208,12 +208,12 @@ def test_first_batch_scan_decodes_videos_in_all_threads_at_once(
         return {"1.0": [path]}
 
     monkeypatch.setattr(DiscoveryMetadataBackend, "_process_for_bucket", decode)
-    scene = Scene(pictures, {"dataset_type": "conditioning"}, aspect_bucket_worker_count=4)
+    scene = Scene(images, {"dataset_type": "conditioning"}, aspect_bucket_worker_count=4)
     assert len(scene.scanned(True)["buckets"]["1.0"]) == 4
 
 
-def test_first_batch_scan_repairs_missing_metadata(folder: Path) -> None:
-    scene = Scene(folder)
+def test_first_batch_scan_repairs_missing_metadata(directory: Path) -> None:
+    scene = Scene(directory)
     whole = scene.scanned(True)
     (scene.output / "aspect_ratio_bucket_metadata.json").write_text("{}")
     again = scene.scanned(True, fresh=False)
@@ -229,15 +229,15 @@ def test_first_batch_scan_raises_what_happens_in_its_threads(tmp_path: Path, mon
     def fail(self: Any, paths: list[str]) -> Any:
         raise GH200Error("All readers have died.", why="a test", fix="none")
 
-    make_pictures(tmp_path / "pictures", [(100, 200)] * 20)
+    make_images(tmp_path / "images", [(100, 200)] * 20)
     monkeypatch.setattr(HeaderPool, "read", fail)
     with pytest.raises(GH200Error, match="All readers have died"):
-        Scene(tmp_path / "pictures", aspect_bucket_worker_count=3).scanned(True)
+        Scene(tmp_path / "images", aspect_bucket_worker_count=3).scanned(True)
 
 
 def test_first_batch_scan_ends_its_threads_when_collecting_fails(tmp_path: Path) -> None:
-    make_pictures(tmp_path / "pictures", [(100, 200)] * 20)
-    scene = Scene(tmp_path / "pictures", aspect_bucket_worker_count=3)
+    make_images(tmp_path / "images", [(100, 200)] * 20)
+    scene = Scene(tmp_path / "images", aspect_bucket_worker_count=3)
     with fast_start():
         backend = scene.backend()
 
@@ -252,11 +252,11 @@ def test_first_batch_scan_ends_its_threads_when_collecting_fails(tmp_path: Path)
             time.sleep(0.05)
 
 
-def test_first_batch_scan_of_staged_pictures_reads_no_file_again(folder: Path, tmp_path: Path) -> None:
+def test_first_batch_scan_of_staged_images_reads_no_file_again(directory: Path, tmp_path: Path) -> None:
     from simpletuner.gh200.backends.ram.backend import GH200InMemoryBackend
 
-    copy = tmp_path / "pictures"
-    make_pictures(copy, [(100 + number % 9, 200) for number in range(40)])
+    copy = tmp_path / "images"
+    make_images(copy, [(100 + number % 9, 200) for number in range(40)])
     expected = Scene(copy).scanned(True)
     staged = GH200InMemoryBackend(Alone(), NAME, instance_data_dir=str(copy))
     for path in copy.iterdir():
@@ -266,12 +266,12 @@ def test_first_batch_scan_of_staged_pictures_reads_no_file_again(folder: Path, t
 
 
 def test_first_batch_files_that_come_go_and_change_between_starts(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "pictures")
-    pictures = make_pictures(scene.folder, [(100, 200)] * 30)
+    scene = Scene(tmp_path / "images")
+    images = make_images(scene.directory, [(100, 200)] * 30)
     scene.scanned(True)
     before = shutil.copytree(scene.output, tmp_path / "before")
-    pictures[0].unlink()
-    added = make_pictures(scene.folder / "more", [(300, 100)] * 5)
+    images[0].unlink()
+    added = make_images(scene.directory / "more", [(300, 100)] * 5)
     results = []
     for on in (True, False):
         shutil.rmtree(scene.output)
@@ -282,7 +282,7 @@ def test_first_batch_files_that_come_go_and_change_between_starts(tmp_path: Path
             backend.refresh_buckets()
         results.append({bucket: sorted(paths) for bucket, paths in backend.aspect_ratio_bucket_indices.items()})
     assert results[0] == results[1]
-    assert sorted(itertools.chain(*results[0].values())) == sorted(map(str, [*pictures[1:], *added]))
+    assert sorted(itertools.chain(*results[0].values())) == sorted(map(str, [*images[1:], *added]))
 
 
 SCANNER = """
@@ -300,9 +300,9 @@ for _ in range(int(sys.argv[2])):
 """
 
 
-def start_scanner(folder: Path, times: int = 1, fresh: str = "fresh") -> subprocess.Popen[str]:
+def start_scanner(directory: Path, times: int = 1, fresh: str = "fresh") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", SCANNER, str(folder), str(times), fresh],
+        [sys.executable, "-c", SCANNER, str(directory), str(times), fresh],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -311,11 +311,11 @@ def start_scanner(folder: Path, times: int = 1, fresh: str = "fresh") -> subproc
 
 @pytest.mark.slow(reason="a hundred scans under load")
 def test_first_batch_a_hundred_scans_under_load_lose_nothing(tmp_path: Path) -> None:
-    originals = make_pictures(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
-    many_links(tmp_path / "pictures", originals, 2000)
+    originals = make_images(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
+    many_links(tmp_path / "images", originals, 2000)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
     try:
-        scanner = start_scanner(tmp_path / "pictures", times=100)
+        scanner = start_scanner(tmp_path / "images", times=100)
         printed, _ = scanner.communicate(timeout=1500)
     finally:
         for process in busy:
@@ -326,21 +326,21 @@ def test_first_batch_a_hundred_scans_under_load_lose_nothing(tmp_path: Path) -> 
 
 @pytest.mark.slow(reason="kills scans of 5,000 images")
 def test_first_batch_a_killed_scan_goes_on_to_the_same_end_and_two_at_once_agree(tmp_path: Path) -> None:
-    originals = make_pictures(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
-    folder = tmp_path / "pictures"
-    many_links(folder, originals, 5000)
-    undisturbed = Scene(folder).scanned(True)
+    originals = make_images(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
+    directory = tmp_path / "images"
+    many_links(directory, originals, 5000)
+    undisturbed = Scene(directory).scanned(True)
     rng = random.Random(9)
     for _ in range(4):
-        scanner = start_scanner(folder, times=50)
+        scanner = start_scanner(directory, times=50)
         assert scanner.stdout is not None
         scanner.stdout.readline()
         time.sleep(rng.uniform(0, 2))
         os.killpg(scanner.pid, signal.SIGKILL)
         scanner.wait()
-        found = Scene(folder).scanned(True, fresh=False)
+        found = Scene(directory).scanned(True, fresh=False)
         assert _comparable(found) == _comparable(undisturbed)
-    both = [start_scanner(folder, fresh="again") for _ in range(2)]
+    both = [start_scanner(directory, fresh="again") for _ in range(2)]
     assert [process.communicate(timeout=600)[0] for process in both] == ["5000 5000\n"] * 2
 
 

@@ -72,13 +72,13 @@ def test_first_batch_training_of_two_ranks_has_the_bits_of_upstreams_start(train
 @pytest.mark.slow(reason="two trainings at once")
 @pytest.mark.parametrize("held", ["buckets", "metadata", "nowhere"])
 def test_first_batch_two_trainings_start_on_one_dataset_at_once(tmp_path: Path, server: str, held: str) -> None:
-    """One dataset config for both: the pictures, the JSON files beside them and the caches are shared. One of them waits before it
+    """One dataset config for both: the images, the JSON files beside them and the caches are shared. One of them waits before it
     puts a file in its place, while the other one passes there."""
     one = made(tmp_path / "one", server)
     (tmp_path / "two").mkdir()
     two = Trainings(Lab(tmp_path / "two"), one.data, server)
-    broken = one.pictures / "one" / "broken.jpg"
-    broken.write_bytes(b"no picture")
+    broken = one.images / "one" / "broken.jpg"
+    broken.write_bytes(b"no image")
     broken.with_suffix(".txt").write_text("nothing")
     orders = {"hold": MOMENTS[held] | {"seconds": 5}} if held in MOMENTS else {}
     for when in ("cold", "warm"):
@@ -89,11 +89,11 @@ def test_first_batch_two_trainings_start_on_one_dataset_at_once(tmp_path: Path, 
             ]
         for start in starts:
             assert len(start.result().run.updates()) == STEPS["max_train_steps"]
-        assert one.in_buckets() == sorted(one.metadata()) == one.all_pictures()
+        assert one.in_buckets() == sorted(one.metadata()) == one.all_images()
         assert one.named() == [str(broken)]
     after = one.start("after", "upstream")
     assert len(after.run.updates()) == STEPS["max_train_steps"]
-    assert one.in_buckets() == sorted(one.metadata()) == one.all_pictures()
+    assert one.in_buckets() == sorted(one.metadata()) == one.all_images()
 
 
 def told(trainings: Trainings) -> tuple[Any, ...]:

@@ -57,27 +57,27 @@ SIZES: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-def _special_launches(folder: Callable[[str], Path]) -> dict[str, Launch]:
+def _special_launches(directory: Callable[[str], Path]) -> dict[str, Launch]:
     launches: dict[str, Launch] = {}
-    (folder("missing")).mkdir(parents=True)
+    (directory("missing")).mkdir(parents=True)
     launches["missing"] = {"argv": ["--config", "absent.json"]}
-    (folder("binary")).mkdir(parents=True)
-    (folder("binary") / "my.json").write_bytes(bytes(range(256)))
+    (directory("binary")).mkdir(parents=True)
+    (directory("binary") / "my.json").write_bytes(bytes(range(256)))
     launches["binary"] = {"argv": ["--config", "my.json"]}
-    (folder("override")).mkdir(parents=True)
-    launches["override"] = json_flag(folder("override"), BLOCKS)
+    (directory("override")).mkdir(parents=True)
+    launches["override"] = json_flag(directory("override"), BLOCKS)
     launches["override"]["argv"] += ["--max_train_steps", "7", '--cache_config={"cache_dir": "flag"}']
-    (folder("big")).mkdir(parents=True)
+    (directory("big")).mkdir(parents=True)
     without = {key: value for key, value in UPSTREAM.items() if key != "data_backend_config"}
-    (folder("big") / "my.json").write_text(json.dumps({**without, **BIG}))
+    (directory("big") / "my.json").write_text(json.dumps({**without, **BIG}))
     launches["big"] = {"argv": ["--config", "my.json"]}
-    (folder("both")).mkdir(parents=True)
-    launches["both"] = json_flag(folder("both"), {"datasets": [{"id": "a"}]})
-    (folder("off")).mkdir(parents=True)
-    launches["off"] = json_flag(folder("off"), {})
+    (directory("both")).mkdir(parents=True)
+    launches["both"] = json_flag(directory("both"), {"datasets": [{"id": "a"}]})
+    (directory("off")).mkdir(parents=True)
+    launches["off"] = json_flag(directory("off"), {})
     for name, (sizes, _) in SIZES.items():
-        folder(name).mkdir(parents=True)
-        launches[name] = json_flag(folder(name), RAMP | sizes)
+        directory(name).mkdir(parents=True)
+        launches[name] = json_flag(directory(name), RAMP | sizes)
     return launches
 
 

@@ -27,11 +27,11 @@ from gh200_rebase.proofs.overrides import overrides
 from gh200_rebase.proofs.signatures import methods
 from gh200_rebase.syntax.nodes import DEFS, FUNCTIONS
 from gh200_rebase.syntax.source import read_source
-from gh200_rebase.syntax.tree import ChangedTree, FolderTree, MemoryTree
+from gh200_rebase.syntax.tree import ChangedTree, DirectoryTree, MemoryTree
 
 pytestmark = pytest.mark.integration
 PROJECT = Project(ROOT)
-UPSTREAM = FolderTree(PRISTINE)
+UPSTREAM = DirectoryTree(PRISTINE)
 # Methods of Accelerate's objects, which have upstream's names by chance, and of Python's.
 ELSEWHERE = {"backward", "log", "persistent_load"}
 # Of tensors and of tqdm; the ends of the names of keys (rank_check).

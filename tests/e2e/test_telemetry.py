@@ -16,9 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
-from simpletuner.gh200.telemetry.reader import read_folder
+from simpletuner.gh200.telemetry.reader import read_directory
 from simpletuner.gh200.telemetry.record import Record
-from tests.cuda_sim.stand_in import HERE, CannotBuild, build
+from tests.cuda_sim.processes import HERE, CannotBuild, build
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
@@ -34,19 +34,19 @@ def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> tiny.Lab
     return tiny.Lab(tmp_path_factory.mktemp("telemetry"), forked)
 
 
-def watched(folder: Path) -> dict[str, Any]:
+def watched(directory: Path) -> dict[str, Any]:
     """As an operator's script asks for it."""
-    command = [sys.executable, "-m", "simpletuner.gh200.watch", "--once", "--json", str(folder)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    command = [sys.executable, "-m", "simpletuner.gh200.watch", "--once", "--json", str(directory)]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 
-def scalars(folder: Path) -> dict[str, int]:
+def scalars(directory: Path) -> dict[str, int]:
     """How many values each name has in tensorboard's event files."""
     found: dict[str, int] = {}
-    for path in folder.rglob("events.out.tfevents*"):
+    for path in directory.rglob("events.out.tfevents*"):
         events = EventAccumulator(str(path))
         events.Reload()
         found |= {tag: len(events.Scalars(tag)) for tag in events.Tags()["scalars"]}
@@ -62,7 +62,7 @@ def test_telemetry_of_24_steps_is_in_files_trackers_and_watch(lab: tiny.Lab) -> 
     for name in ("resident_gb", "cache_filled_gb", "cache_hits", "data_seconds", "compute_seconds", "datasets_gb"):
         assert curves[f"gh200/{name}"] >= 1 and f'"gh200/{name}"' in metrics, (name, sorted(curves))
     assert curves["gh200/effective_batch_size"] == curves["train_loss"] == STEPS
-    records = read_folder(run.output).first.records
+    records = read_directory(run.output).first.records
     kinds = [record.kind for record in records]
     assert kinds[0] == "start" and kinds[-1] == "end" and kinds.count("first") == kinds.count("last") == 1
     assert "interval" in kinds
@@ -94,13 +94,13 @@ def test_telemetry_of_a_killed_run_is_gone_on_with_and_changes_no_bit(lab: tiny.
     assert off.code == 0 and not list(off.output.glob("gh200_telemetry*"))
     killed = lab.watched("killed", cold=True, orders={"kill_at": 4}, **steps, **ours)
     assert killed.code == -signal.SIGKILL, killed.text[-3000:]
-    before = read_folder(killed.output)
+    before = read_directory(killed.output)
     assert before.first.latest.kind != "end" and before.state(before.first.latest.time + 99) == "silent"
     resumed = lab.watched("resumed", resume="killed", **steps, **ours)
     assert resumed.code == 0, resumed.text[-3000:]
     name = before.first.path.name
     assert (resumed.output / name).read_bytes().startswith((killed.output / name).read_bytes())
-    after = read_folder(resumed.output)
+    after = read_directory(resumed.output)
     assert after.first.latest.kind == "end" and after.first.latest.run != before.first.latest.run
     assert after.first.records[0].kind == "start" and after.first.other_runs == ()
     watched_losses = killed.micro_losses()[:4] + resumed.micro_losses()
@@ -113,11 +113,11 @@ def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
         build()
     except CannotBuild as reason:
         pytest.skip(str(reason))
-    report = lab.folder / "stand_in.jsonl"
-    lab.add_dataset("pictures", 8)
+    report = lab.directory / "cuda_sim.jsonl"
+    lab.add_dataset("images", 8)
     launcher = Launcher(gpu=True, ranks=2, prefix=(str(HERE / "run.sh"), "--devices", "2", "--report", str(report)))
     changes = {"max_train_steps": 4, "train_batch_size": 2, "cache_config": UNIFIED | {"placement": "managed"}}
-    variables = {"ACCELERATE_MIXED_PRECISION": "bf16", "STAND_IN_RANDOM": "cpu", "STAND_IN_BACKEND": "gloo"}
+    variables = {"ACCELERATE_MIXED_PRECISION": "bf16", "CUDA_SIM_RANDOM": "cpu", "CUDA_SIM_BACKEND": "gloo"}
     waits = {}
     for name, interval in (("two_off", 0), ("two", 0.5)):
         report.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
         mine = [one for one in told if any(one.get("device_bytes_peak", ()))]
         assert [one["violations"] for one in mine] == [[], []]
         waits[name] = sum(one["synchronisations"] for one in mine)
-    seen = read_folder(run.output)
+    seen = read_directory(run.output)
     assert list(seen.ranks) == [0, 1] and seen.missing == ()
     # A few differ from run to run, with what caches held in time; a record that waits would add one for each. That
     # reading itself neither waits nor copies is tests/cuda_sim/checks/telemetry.py's.

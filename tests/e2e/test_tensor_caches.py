@@ -22,7 +22,7 @@ STEPS = {"max_train_steps": 8, "train_batch_size": 2}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> tiny.Lab:
     lab = tiny.Lab(tmp_path_factory.mktemp("unified"), forked)
-    lab.add_dataset("pictures", 6)
+    lab.add_dataset("images", 6)
     return lab
 
 
@@ -62,7 +62,7 @@ from simpletuner.helpers.data_backend.builders import create_backend_builder
 from simpletuner.helpers.training import collate
 from simpletuner.helpers.training.state_tracker import StateTracker
 
-folder = Path(sys.argv[1])
+directory = Path(sys.argv[1])
 
 class Latents:
     vae_cache_ondemand = False
@@ -88,7 +88,7 @@ def outcome(unified, paths):
             results.append([float(stacked.double().sum()), list(stacked.shape), stacked.is_contiguous()])
         except Exception as error:
             results.append([type(error).__name__, str(error)])
-    return results, sorted(path.name for path in folder.glob("*.pt"))
+    return results, sorted(path.name for path in directory.glob("*.pt"))
 
 def fill(bad):
     generator = torch.Generator().manual_seed(1)
@@ -96,8 +96,8 @@ def fill(bad):
         latent = torch.randn(4, 8, 8, generator=generator).bfloat16()
         if n == 5 and bad:
             latent[1, 2, 3] = bad
-        torch.save(latent, folder / f"{n}.pt")
-    return [str(folder / f"{n}.pt") for n in range(8)]
+        torch.save(latent, directory / f"{n}.pt")
+    return [str(directory / f"{n}.pt") for n in range(8)]
 
 answer = {}
 for name, bad in (("good", None), ("nan", float("nan")), ("inf", float("inf"))):
@@ -107,11 +107,11 @@ Path(sys.argv[2]).write_text(json.dumps(answer))
 
 
 def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_path: Path, forked: Preloaded) -> None:
-    folder, script, answer = tmp_path / "latents", tmp_path / "collate.py", tmp_path / "answer.json"
-    folder.mkdir()
+    directory, script, answer = tmp_path / "latents", tmp_path / "collate.py", tmp_path / "answer.json"
+    directory.mkdir()
     script.write_text(COLLATE)
     done = subprocess.run(
-        [sys.executable, *forked.forked(str(script), str(folder), str(answer))],
+        [sys.executable, *forked.forked(str(script), str(directory), str(answer))],
         env=environment(tiny.FORK, CUDA_VISIBLE_DEVICES=""),
         cwd=tmp_path,
         capture_output=True,

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from on_stand_in import Trained, trained
+from on_cuda_sim import Trained, trained
 from tiny import Lab
 
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run
-from tests.cuda_sim.needed import stand_in_or_skip
+from tests.cuda_sim.needed import cuda_sim_or_skip
 
 pytestmark = [
     pytest.mark.fork,
@@ -38,22 +38,22 @@ def train(lab: Lab, name: str, gpu: int) -> Trained:
         return lab.watched(name, launcher=launcher, cold=True, variables=variables, **CONFIG)
 
     options = ("--devices", str(GPUS))
-    return trained(lab.folder, name, *options, ranks=1, start=start)
+    return trained(lab.directory, name, *options, ranks=1, start=start)
 
 
 def gpu_of(lab: Lab) -> str:
     """Which GPU the caches were measured on, by UUID."""
-    (figures,) = (lab.folder / "user-cache" / "simpletuner-gh200").glob("*.json")
+    (figures,) = (lab.directory / "user-cache" / "simpletuner-gh200").glob("*.json")
     (machine,) = {key.split(",")[0] for key in json.loads(figures.read_text())}
     assert machine.startswith("GPU-")
     return machine
 
 
 def test_superchip_two_trainings_at_once_each_with_its_own_gpu(tmp_path: Path) -> None:
-    stand_in_or_skip()
+    cuda_sim_or_skip()
     labs = [Lab(tmp_path / name) for name in ("one", "other") if (tmp_path / name).mkdir() is None]
     for lab in labs:
-        lab.add_dataset("pictures", 6)
+        lab.add_dataset("images", 6)
         lab.entry_changes = {"type": "in_memory", "in_memory": {"compression": "zstd"}}
     alone = train(labs[0], "alone", 0)
     assert alone.run.code == 0, alone.run.text[-3000:]

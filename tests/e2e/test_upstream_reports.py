@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 REPORTS = sorted(path.stem for path in (ROOT / "upstream").glob("*.md") if path.stem != "README")
 
 
-def run(tree: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(tree: Path, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "SIMPLETUNER_SKIP_TORCH"}
     return subprocess.run(
         [sys.executable, "-W", "ignore", *words],
-        cwd=folder,
+        cwd=directory,
         env=environment | {"PYTHONPATH": str(tree)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -69,19 +69,19 @@ def test_an_audio_dataset_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow(reason="two cold trainings of 40 steps")
 def test_a_baseline_is_kept_compared_and_not_lost(tmp_path: Path) -> None:
-    folder = tmp_path / "baseline"
-    code, told = run("capture_baseline.sh", "--steps", "40", "--output", str(folder), cwd=tmp_path)
+    directory = tmp_path / "baseline"
+    code, told = run("capture_baseline.sh", "--steps", "40", "--output", str(directory), cwd=tmp_path)
     assert code == 0, told
-    kept = json.loads((folder / "baseline.json").read_text())
+    kept = json.loads((directory / "baseline.json").read_text())
     assert len(kept["seconds_per_sample"]) == 40 - kept["warm_up"] == 35
     assert kept["samples_per_second"] > 0 and kept["step_seconds"]["p50"] <= kept["step_seconds"]["p99"]
-    assert "samples per second" in (folder / "baseline_report.txt").read_text()
-    again = ("capture_baseline.sh", "--steps", "40", "--output", str(folder), "--compare", str(folder))
+    assert "samples per second" in (directory / "baseline_report.txt").read_text()
+    again = ("capture_baseline.sh", "--steps", "40", "--output", str(directory), "--compare", str(directory))
     code, told = run(*again, cwd=tmp_path)
-    (compared,) = folder.glob("compared/*/baseline.json")
+    (compared,) = directory.glob("compared/*/baseline.json")
     verdict = json.loads(compared.read_text())["comparison"]["verdict"]
     assert code == (verdict == "worse"), told
-    assert json.loads((folder / "baseline.json").read_text()) == kept
+    assert json.loads((directory / "baseline.json").read_text()) == kept
 
 
 @pytest.mark.slow(reason="a cold training of 20 steps")

@@ -1,4 +1,4 @@
-"""Upstream's web UI in the built fork: what a save keeps, refuses and says. One server for all of it."""
+"""Upstream's web UI in the built fork: what a save keeps, rejects and says. One server for all of it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_web_ui_block_can_be_emptied(web_server: Server) -> None:
         ("[" * 100_000, "JSON"),
     ],
 )
-def test_web_ui_broken_json_is_refused_with_its_place(web_server: Server, text: str, told: str) -> None:
+def test_web_ui_broken_json_is_rejected_with_its_place(web_server: Server, text: str, told: str) -> None:
     seen = web_server.show("broken", CONFIG)
     before = web_server.path("broken").read_bytes()
     answer = web_server.save(web_server.form(seen, gh200_optimizations=text, learning_rate="0.5"))
@@ -127,7 +127,7 @@ def test_web_ui_saves_at_once_have_one_winner(web_server: Server) -> None:
     "name", ["../outside", "..%2Foutside", "a/../../outside", "..", "x\0y", "<img src=x>", "Käfer 1"]
 )
 def test_web_ui_hostile_config_name_leads_nowhere(web_server: Server, name: str) -> None:
-    outside = [web_server.folder / file for file in ("outside.json", "config.json")]
+    outside = [web_server.directory / file for file in ("outside.json", "config.json")]
     for path in outside:
         path.write_text('{"theirs": 1}')
     config = {"--learning_rate": "0.1", "--model_family": "sdxl", "cache_config": "{}"}
@@ -142,19 +142,19 @@ def test_web_ui_hostile_config_name_leads_nowhere(web_server: Server, name: str)
     assert web_server.http.get("/api/configs/active").json()["name"] != name
 
 
-def test_web_ui_config_in_a_folder_of_its_own(web_server: Server) -> None:
-    folder = web_server.configs / "in-folder"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    seen = web_server.show("in-folder")
+def test_web_ui_config_in_a_directory_of_its_own(web_server: Server) -> None:
+    directory = web_server.configs / "in-directory"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    seen = web_server.show("in-directory")
     assert web_server.save(web_server.form(seen, learning_rate="0.0008")).status_code == 200
-    after = json.loads((folder / "config.json").read_text())
+    after = json.loads((directory / "config.json").read_text())
     assert ours(after) == ours(CONFIG) and after["learning_rate"] == pytest.approx(0.0008)
-    assert not web_server.path("in-folder").exists()
+    assert not web_server.path("in-directory").exists()
 
 
 def test_web_ui_thousands_of_datasets(web_server: Server) -> None:
-    many = [{**CONFIG["datasets"][0], "id": f"pictures-{number}"} for number in range(5000)]
+    many = [{**CONFIG["datasets"][0], "id": f"images-{number}"} for number in range(5000)]
     seen = web_server.show("many", CONFIG | {"datasets": [*many, CONFIG["datasets"][1]]})
     changed = [{**entry, "repeats": 2} for entry in many]
     form = web_server.form(seen, learning_rate="0.0008", datasets=json.dumps(changed))
@@ -181,10 +181,10 @@ def test_web_ui_other_ways_to_save_keep_blocks(web_server: Server) -> None:
     assert web_server.http.put("/api/configs/put", json={"name": "put", "config": config}).status_code == 200
     assert ours(web_server.read("put")) == ours(CONFIG)
     before = web_server.path("put").read_bytes()
-    refused = web_server.http.put(
+    rejected = web_server.http.put(
         "/api/configs/put", json={"name": "put", "config": config | {"cache_config": '{"vae_cache_type": '}}
     )
-    assert refused.status_code == 422 and "cache_config is not JSON" in refused.json()["detail"]
+    assert rejected.status_code == 422 and "cache_config is not JSON" in rejected.json()["detail"]
     assert web_server.path("put").read_bytes() == before
     # Save As hands every value over as text.
     texts = {f"--{key}": value if isinstance(value, str) else json.dumps(value) for key, value in CONFIG.items()}
@@ -231,7 +231,7 @@ def test_web_ui_blocks_are_fields_of_upstreams_tabs(web_server: Server, tab: str
     assert name in {item["name"] for item in found}
 
 
-def test_web_ui_has_no_tab_of_its_own_and_says_which_saves_to_refuse(web_server: Server) -> None:
+def test_web_ui_has_no_tab_of_its_own_and_says_which_saves_to_reject(web_server: Server) -> None:
     page = web_server.http.get("/web/trainer").text
     assert 'data-tab="gh200"' not in page and "X-GH200-On-Disk" in page
     assert web_server.http.get("/web/trainer/tabs/gh200").status_code == 404
@@ -253,6 +253,6 @@ def test_web_ui_datasets_in_memory(web_server: Server) -> None:
     entry = next(item for item in loaded["datasets"] if item["id"] == "p")
     assert entry == {**plan[0], "type": "local"}, "the page drops the directory of what is not local"
     assert web_server.http.post("/api/datasets/plan", json={"datasets": loaded["datasets"]}).is_success
-    files = [path for path in web_server.folder.rglob("*.json") if path.name.startswith("multidatabackend")]
+    files = [path for path in web_server.directory.rglob("*.json") if path.name.startswith("multidatabackend")]
     assert [json.loads(path.read_text())[0] for path in files] == plan
     assert not [item for item in loaded.get("validations", ()) if "blueprint" in item["message"]]

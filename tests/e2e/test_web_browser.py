@@ -49,7 +49,7 @@ def test_web_ui_browser_an_emptied_block_is_gone(chromium: Any, web_server: Serv
     assert {key: after.get(key) for key in OURS} == {key: CONFIG[key] for key in OURS} | {"gh200_optimizations": None}
 
 
-def test_web_ui_browser_refuses_broken_json_and_names_a_typo(chromium: Any, web_server: Server) -> None:
+def test_web_ui_browser_rejects_broken_json_and_names_a_typo(chromium: Any, web_server: Server) -> None:
     web_server.show("wrong", CONFIG)
     before = web_server.path("wrong").read_bytes()
     with opened(chromium, web_server) as browser:
@@ -84,15 +84,15 @@ def test_web_ui_browser_two_of_them_on_one_config(chromium: Any, web_server: Ser
 def test_web_ui_browser_config_changes_on_disk_under_it(chromium: Any, web_server: Server) -> None:
     hostile = "<img src=x onerror=alert(1)>"
     web_server.write(hostile, CONFIG)
-    many = [{**CONFIG["datasets"][0], "id": f"pictures-{number}"} for number in range(5000)]
+    many = [{**CONFIG["datasets"][0], "id": f"images-{number}"} for number in range(5000)]
     web_server.show("under", CONFIG | {"datasets": many})
     with opened(chromium, web_server) as browser:
         browser.expected = "409"
         browser.enter(RAMP | {"batch_rampup_steps": 6})
         web_server.write("under", CONFIG | {"datasets": many, "gh200_optimizations": RAMP | {hostile: 1}, hostile: 1})
         assert browser.save() == 409
-        refused = browser.page.locator("[data-gh200-refused]")
-        assert "changed on disk" in refused.inner_text() and hostile in refused.inner_text()
+        rejected = browser.page.locator("[data-gh200-rejected]")
+        assert "changed on disk" in rejected.inner_text() and hostile in rejected.inner_text()
         assert browser.block()["batch_rampup_steps"] == 6, "what was typed is still there"
     assert hostile in web_server.read("under")
     with opened(chromium, web_server) as browser:

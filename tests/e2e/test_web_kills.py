@@ -27,14 +27,14 @@ main()
 """
 KILLS = 12
 # Some megabytes: long enough in writing to die in it.
-LARGE = CONFIG | {"datasets": [{**CONFIG["datasets"][0], "id": f"pictures-{number}"} for number in range(20_000)]}
+LARGE = CONFIG | {"datasets": [{**CONFIG["datasets"][0], "id": f"images-{number}"} for number in range(20_000)]}
 
 
 class Mortal(Server):
     """A server whose child can be killed."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "web", program=_PROGRAM)
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / "web", program=_PROGRAM)
 
     def kill(self) -> None:
         for path in Path(f"/proc/{self.process.pid}/task").glob("*/children"):

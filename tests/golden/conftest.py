@@ -32,5 +32,5 @@ def place() -> Iterator[Workplace]:
 @pytest.fixture(scope="session")
 def one_process(place: Workplace) -> Iterator[Preloaded]:
     """Trainings forked from one process that has imported the trainer."""
-    with preloaded(place.folder) as socket:
+    with preloaded(place.directory) as socket:
         yield Preloaded(place=socket)

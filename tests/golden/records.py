@@ -13,8 +13,8 @@ from typing import Any
 class Records:
     """Compares what was observed with what was recorded, or records it."""
 
-    def __init__(self, folder: Path, *, writing: bool) -> None:
-        self.folder, self.writing = folder, writing
+    def __init__(self, directory: Path, *, writing: bool) -> None:
+        self.directory, self.writing = directory, writing
 
     def check(self, name: str, part: str, observed: Any) -> None:
         """`part` of the record `name` must be what was observed; JSON makes lists of tuples."""
@@ -49,13 +49,13 @@ class Records:
         assert differing == {}, "observed, recorded"
 
     def read(self, name: str) -> dict[str, Any]:
-        path = self.folder / f"{name}.json"
+        path = self.directory / f"{name}.json"
         read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         return read
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
         text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
-        (self.folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        (self.directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 @cache

@@ -90,8 +90,8 @@ LAUNCHES = {
 def test_launch_line_trains(line: str, place: Workplace, golden: Records) -> None:
     """The documents' lines, with the CPU's Accelerate config: cold processes, from the tree each is written for."""
     config = place.lab.config("off", max_train_steps=1, gradient_accumulation_steps=1)
-    output = place.folder / f"launched-{line}"
-    path = write_config(config | {"output_dir": str(output)}, place.folder / "launched.json")
+    output = place.directory / f"launched-{line}"
+    path = write_config(config | {"output_dir": str(output)}, place.directory / "launched.json")
     launch = [str(Path(PYTHON).with_name("accelerate")), "launch", *LAUNCHES[line], "--config", str(path)]
     tree = FORK if line == "guide" else ROOT
     variables = environment(tree)

@@ -42,10 +42,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     launches = {}
     for kind, blocks in (("good", BLOCKS), ("typo", TYPO)):
         for way in LAUNCHED:
-            folder = base / f"{kind}-{way}"
-            (folder / "config").mkdir(parents=True)
-            (folder / "datasets.json").write_text('[{"id": "a", "type": "local", "instance_data_dir": "x"}]')
-            launches[folder.name] = _web_job(folder, blocks) if way == "web-job" else WAYS[way](folder, blocks)
+            directory = base / f"{kind}-{way}"
+            (directory / "config").mkdir(parents=True)
+            (directory / "datasets.json").write_text('[{"id": "a", "type": "local", "instance_data_dir": "x"}]')
+            launches[directory.name] = _web_job(directory, blocks) if way == "web-job" else WAYS[way](directory, blocks)
     (base / "missing").mkdir()
     launches["missing"] = {"argv": ["--config", "absent.json"]}
     (base / "launches.json").write_text(json.dumps(launches))
@@ -65,14 +65,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"contract": json.loads((base / "contract.json").read_text()), "launches": read}
 
 
-def _web_job(folder: Path, blocks: dict[str, Any]) -> dict[str, Any]:
+def _web_job(directory: Path, blocks: dict[str, Any]) -> dict[str, Any]:
     config = {**UPSTREAM, **blocks}
-    (folder / "configs").mkdir()
-    (folder / "configs" / "mine.json").write_text(json.dumps(config))
-    (folder / "webui").mkdir()
-    defaults = {"configs_dir": str(folder / "configs"), "output_dir": str(folder), "active_config": "mine"}
-    (folder / "webui" / "defaults.json").write_text(json.dumps(defaults))
-    variables = {"SIMPLETUNER_WEB_UI_CONFIG": str(folder / "webui"), "HOME": str(folder)}
+    (directory / "configs").mkdir()
+    (directory / "configs" / "mine.json").write_text(json.dumps(config))
+    (directory / "webui").mkdir()
+    defaults = {"configs_dir": str(directory / "configs"), "output_dir": str(directory), "active_config": "mine"}
+    (directory / "webui" / "defaults.json").write_text(json.dumps(defaults))
+    variables = {"SIMPLETUNER_WEB_UI_CONFIG": str(directory / "webui"), "HOME": str(directory)}
     return {"kind": "web", "env": variables, "config": config}
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from on_stand_in import Trained, trained
+from on_cuda_sim import Trained, trained
 
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run
-from tests.cuda_sim.needed import stand_in_or_skip
+from tests.cuda_sim.needed import cuda_sim_or_skip
 from tests.golden.records import Records, digest
 from tests.golden.workplace import Workplace
 
@@ -39,7 +39,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "state in managed memory": EVERYTHING | {"gh200_optimizations": HINTS | {"managed_memory": "state"}},
     "all in managed memory": EVERYTHING | {"gh200_optimizations": HINTS | {"managed_memory": "all"}},
 }
-VARIABLES = {"ACCELERATE_MIXED_PRECISION": "bf16", "STAND_IN_RANDOM": "cpu"}
+VARIABLES = {"ACCELERATE_MIXED_PRECISION": "bf16", "CUDA_SIM_RANDOM": "cpu"}
 
 
 def on_device(place: Workplace, name: str, *, ranks: int = 1, cold: bool = True, **changes: Any) -> Trained:
@@ -47,7 +47,7 @@ def on_device(place: Workplace, name: str, *, ranks: int = 1, cold: bool = True,
         given = VARIABLES | variables
         return place.train(name, launcher=launcher, datasets=True, cold=cold, variables=given, **STEPS | changes)
 
-    ran = trained(place.folder, name.replace(" ", "-"), ranks=ranks, start=start)
+    ran = trained(place.directory, name.replace(" ", "-"), ranks=ranks, start=start)
     assert ran.run.code == 0, ran.run.text[-4000:]
     return ran
 
@@ -64,13 +64,13 @@ def course(ran: Trained) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def off(place: Workplace) -> Trained:
-    stand_in_or_skip()
+    cuda_sim_or_skip()
     return on_device(place, "device-off")
 
 
 def test_one_rank(place: Workplace, golden: Records, off: Trained) -> None:
     golden.check("trainings", "simulated device", course(off))
-    golden.check_bits("bits", "simulated device", bits(off), str(place.folder))
+    golden.check_bits("bits", "simulated device", bits(off), str(place.directory))
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -80,10 +80,10 @@ def test_one_rank_with_features(feature: str, place: Workplace, off: Trained) ->
 
 
 def test_one_rank_with_the_ramp(place: Workplace, golden: Records) -> None:
-    stand_in_or_skip()
+    cuda_sim_or_skip()
     run = on_device(place, "device-ramp", **EVERYTHING | {"gh200_optimizations": HINTS | RAMP})
     golden.check("trainings", "ramp on the simulated device", run.run.watched_windows())
-    golden.check_bits("bits", "ramp on the simulated device", bits(run), str(place.folder))
+    golden.check_bits("bits", "ramp on the simulated device", bits(run), str(place.directory))
 
 
 def test_two_ranks(place: Workplace, golden: Records, off: Trained) -> None:
@@ -92,4 +92,4 @@ def test_two_ranks(place: Workplace, golden: Records, off: Trained) -> None:
     everything = on_device(place, "device-two-on", ranks=2, cold=False, **EVERYTHING)
     assert (course(everything), bits(everything)) == (course(plain), bits(plain))
     golden.check("trainings", "two ranks on the simulated device", course(plain))
-    golden.check_bits("bits", "two ranks on the simulated device", bits(plain), str(place.folder))
+    golden.check_bits("bits", "two ranks on the simulated device", bits(plain), str(place.directory))

@@ -80,7 +80,7 @@ def test_off_is_the_pristine_tree(place: Workplace, golden: Records, off: Run) -
     assert len(set(off.updates())) == STEPS["max_train_steps"]
     assert names(off) == names(pristine), "off leaves no file of ours"
     golden.check("trainings", "off", course(off))
-    golden.check_bits("bits", "off", bits(off), str(place.folder))
+    golden.check_bits("bits", "off", bits(off), str(place.directory))
     golden.check("files", "off", names(off))
 
 
@@ -110,7 +110,7 @@ def ramped(place: Workplace, one_process: Preloaded, warm: None) -> Run:
 def test_ramp(place: Workplace, golden: Records, ramped: Run) -> None:
     assert ramped.code == 0, ramped.text[-3000:]
     golden.check("trainings", "ramp", course(ramped))
-    golden.check_bits("bits", "ramp", bits(ramped), str(place.folder))
+    golden.check_bits("bits", "ramp", bits(ramped), str(place.directory))
     check_files(golden, "run ramp", ramped)
     record = json.loads((ramped.output / "checkpoint-8" / "gh200_ramp.json").read_text())
     golden.check("trainings", "ramp record at step 8", record)

@@ -29,13 +29,13 @@ def recorded(place: Workplace, one_process: Preloaded, golden: Records) -> None:
             "v1", launcher=one_process, datasets=True, orders={"signals": [v1.SIGNAL]}, **v1.RAMP_STEPS | v1.PREEMPTED
         )
         assert run.code == 85, run.text[-3000:]
-        v1.keep(run.output, place.folder)
+        v1.keep(run.output, place.directory)
 
 
 def resume(name: str, place: Workplace, launcher: Preloaded) -> Run:
-    laid_out = place.folder / "runs" / name
+    laid_out = place.directory / "runs" / name
     shutil.rmtree(laid_out, ignore_errors=True)
-    v1.lay_out(laid_out, place.folder)
+    v1.lay_out(laid_out, place.directory)
     run = place.train(name, launcher=launcher, datasets=True, resume=name, **v1.RAMP_STEPS | v1.PREEMPTED)
     assert run.code == 0, run.text[-3000:]
     return run
@@ -46,7 +46,7 @@ def test_v1_checkpoint_resumes(place: Workplace, one_process: Preloaded, golden:
     golden.check("v1", "course", course(run))
     golden.check("v1", "steps", [[step["step"], step["gradient_accumulation_steps"]] for step in run.steps])
     golden.check("v1", "files", names(run))
-    if not golden.check_bits("bits", "from v1", bits(run), str(place.folder)):
+    if not golden.check_bits("bits", "from v1", bits(run), str(place.directory)):
         assert bits(resume("from-v1-again", place, one_process)) == bits(run)
 
 

@@ -16,14 +16,14 @@ import tiny
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run
 
-FOLDER = Path(f"/tmp/gh200-golden-{os.getuid()}")
+DIRECTORY = Path(f"/tmp/gh200-golden-{os.getuid()}")
 # Two datasets of one bucket each; without them the tiny model's own images train, in four buckets.
 DATASETS = {"first": 7, "second": 4}
 
 
 @dataclass(frozen=True)
 class Workplace:
-    folder: Path
+    directory: Path
     lab: tiny.Lab
 
     def train(
@@ -45,14 +45,14 @@ class Workplace:
 @contextmanager
 def workplace() -> Iterator[Workplace]:
     """One process at a time has it."""
-    with FOLDER.with_suffix(".lock").open("w") as lock:
+    with DIRECTORY.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        FOLDER.mkdir(mode=0o700)
-        lab = tiny.Lab(FOLDER)
+        shutil.rmtree(DIRECTORY, ignore_errors=True)
+        DIRECTORY.mkdir(mode=0o700)
+        lab = tiny.Lab(DIRECTORY)
         for name, images in DATASETS.items():
             lab.add_dataset(name, images)
         try:
-            yield Workplace(FOLDER, lab)
+            yield Workplace(DIRECTORY, lab)
         finally:
-            shutil.rmtree(FOLDER, ignore_errors=True)
+            shutil.rmtree(DIRECTORY, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Acceptance runs on the stand-in driver, with trainings that are played: each ends as its test says."""
+"""Acceptance runs on the simulated driver, with trainings that are played: each ends as its test says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cuda_sim.stand_in import Machine
+from tests.cuda_sim.processes import Machine
 
 MIB = 1 << 20
 STOCK_TORCH = {"version": "2.14.1", "cuda": "13.0", "available": True, "device_count": 1, "architectures": []}
@@ -62,7 +62,7 @@ machine = Machine(importable=lambda name: True, run=run)
 code = main({words!r}, machine, trainer=Played if {trains!r} else None)
 print("CODE", code, "CLOSED", Played.closed, flush=True)
 sys.stderr.flush()
-# The stand-in's own: it writes its report first.
+# The simulated device's own: it writes its report first.
 ctypes.CDLL("libcuda.so.1")._exit(0)
 """
 
@@ -105,7 +105,7 @@ def seen(report: dict[str, Any], claim: str) -> str:
 
 
 def clean(machine: Machine) -> bool:
-    """No call that a strict driver refuses, nothing of ours left, by the report of the process that did the work."""
+    """No call that a strict driver rejects, nothing of ours left, by the report of the process that did the work."""
     lines = Path(machine.log.parent / "left.jsonl").read_text().splitlines()
     report = json.loads(lines[-1])
     return report["violations"] == [] and not any(report["left"]["driver"].values())

@@ -12,7 +12,9 @@ from simpletuner.helpers.training.state_tracker import StateTracker
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    StateTracker.set_args(Namespace(aspect_bucket_alignment="64", aspect_bucket_rounding=2, output_dir=asked["folder"]))
+    StateTracker.set_args(
+        Namespace(aspect_bucket_alignment="64", aspect_bucket_rounding=2, output_dir=asked["directory"])
+    )
     answers = []
     for number, rules in enumerate(asked["rules"]):
         name = f"rules{number}"

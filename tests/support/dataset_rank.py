@@ -22,7 +22,7 @@ from simpletuner.gh200.config.schema import InMemory  # noqa: E402
 from simpletuner.gh200.errors import GH200Error  # noqa: E402
 
 
-def main(folder: str, output: str, order: str) -> int:
+def main(directory: str, output: str, order: str) -> int:
     distributed.init_process_group("gloo")
     wanted: dict[str, Any] = json.loads(order)
     with open(f"{output}/rank{distributed.get_rank()}.jsonl", "w", buffering=1, encoding="utf-8") as file:
@@ -33,26 +33,26 @@ def main(folder: str, output: str, order: str) -> int:
         def fill() -> SharedArena:
             say(staging=True)
             time.sleep(wanted.get("delay", 0))
-            return stage("x", folder, InMemory(**wanted.get("options", {})))
+            return stage("x", directory, InMemory(**wanted.get("options", {})))
 
         try:
-            arena = shared_arena("x", os.path.realpath(folder), None, fill)
+            arena = shared_arena("x", os.path.realpath(directory), None, fill)
         except GH200Error as error:
             say(error=type(error).__name__, text=str(error))
             return 2
         assert arena is not None
         say(token=arena.token, files=arena.files, owned=arena.is_owned)
         distributed.barrier()
-        path = f"{folder}/1.bin"
+        path = f"{directory}/1.bin"
         if distributed.get_rank() == 1:
             forget_path(path)
         distributed.barrier()
-        say(forgotten=arena.find(path) is None, others=arena.find(f"{folder}/2.bin") is not None)
+        say(forgotten=arena.find(path) is None, others=arena.find(f"{directory}/2.bin") is not None)
         while not os.path.exists(f"{output}/end"):
             time.sleep(0.05)
         say(changed=forget_changed(arena) if arena.is_owned else [])
         distributed.barrier()
-        say(changed_here=arena.find(f"{folder}/3.bin") is None, bytes=len(arena.read(0)))
+        say(changed_here=arena.find(f"{directory}/3.bin") is None, bytes=len(arena.read(0)))
     distributed.destroy_process_group()
     return 0
 

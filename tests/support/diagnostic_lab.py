@@ -90,8 +90,8 @@ def _run(answers: Mapping[str, Any]) -> Any:
             if "error" in answers["torch"]:
                 return Ran(1, errors=f"Traceback ...\n{answers['torch']['error']}\n")
             return Ran(0, "FACTS " + json.dumps(answers["torch"]))
-        refusal = answers.get("allocator_refuses", "")
-        return Ran(1, errors=f"Traceback ...\nValueError: {refusal}\n") if refusal else Ran(0, "ACCEPTED\n")
+        rejection = answers.get("allocator_rejects", "")
+        return Ran(1, errors=f"Traceback ...\nValueError: {rejection}\n") if rejection else Ran(0, "ACCEPTED\n")
 
     return run
 
@@ -101,18 +101,18 @@ def _no_driver(answers: Mapping[str, Any]) -> DriverUnavailable:
     return kind(answers["unavailable"])
 
 
-def machine_in(folder: Path, fork: Path | None = None) -> Machine:
-    answers = json.loads((folder / "answers.json").read_text())
+def machine_in(directory: Path, fork: Path | None = None) -> Machine:
+    answers = json.loads((directory / "answers.json").read_text())
     nvml, driver = answers["nvml"], answers["driver"]
     return Machine(
-        root=folder,
+        root=directory,
         environ=answers["environ"],
         architecture=answers["architecture"],
         kernel=answers["kernel"],
         page_size=answers["page_size"],
         cpus=frozenset(answers["cpus"]),
         python=tuple(answers["python"]),
-        package=(fork or folder) / "simpletuner",
+        package=(fork or directory) / "simpletuner",
         run=_run(answers),
         nvml=lambda: nvml["missing"] if "missing" in nvml else RecordedNvml(nvml),
         driver=lambda: _no_driver(driver) if "unavailable" in driver else RecordedDriver(driver),
@@ -124,18 +124,18 @@ def machine_in(folder: Path, fork: Path | None = None) -> Machine:
 
 def changed(tmp_path: Path, name: str, files: Mapping[str, str] | None = None, **answers: Any) -> Machine:
     """A copy of a recorded machine with some files and answers of its own; a built fork stands beside it."""
-    folder = tmp_path / name
-    shutil.copytree(FIXTURES / name, folder)
+    directory = tmp_path / name
+    shutil.copytree(FIXTURES / name, directory)
     for path, text in (files or {}).items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-    recorded = json.loads((folder / "answers.json").read_text())
-    (folder / "answers.json").write_text(json.dumps(merged(recorded, answers)))
-    package = folder / "simpletuner"
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(text)
+    recorded = json.loads((directory / "answers.json").read_text())
+    (directory / "answers.json").write_text(json.dumps(merged(recorded, answers)))
+    package = directory / "simpletuner"
     package.mkdir()
     (package / "__init__.py").write_text('__version__ = "4.10.1"\n')
-    (folder / "setup.py").write_text('needs = ["torch>=2.13.0"]\n')
-    return machine_in(folder)
+    (directory / "setup.py").write_text('needs = ["torch>=2.13.0"]\n')
+    return machine_in(directory)
 
 
 def merged(old: Any, new: Any) -> Any:

@@ -9,15 +9,15 @@ from gh200_rebase.engine.resolve import EditResult, Plan, resolve
 from gh200_rebase.patches.patchfile import Edit, Patch
 from gh200_rebase.patches.verbs import tidy
 from gh200_rebase.proofs.prove import Proof, prove
-from gh200_rebase.syntax.tree import FolderTree, MemoryTree, Tree
+from gh200_rebase.syntax.tree import DirectoryTree, MemoryTree, Tree
 
 FAKE = Path(__file__).resolve().parents[1] / "fake_upstream"
 FILE = "pkg/module.py"
 NOTHING = MemoryTree({})
 
 
-def fake(version: str) -> FolderTree:
-    return FolderTree(FAKE / version)
+def fake(version: str) -> DirectoryTree:
+    return DirectoryTree(FAKE / version)
 
 
 def edit(verb: str, code: str, anchor: str = "", scope: str = "", **fields: object) -> Edit:

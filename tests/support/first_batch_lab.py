@@ -1,4 +1,4 @@
-"""Trainings on one folder of pictures, as the tests of a fast start need them: cold, killed, several at once."""
+"""Trainings on one directory of images, as the tests of a fast start need them: cold, killed, several at once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from preloaded import Preloaded
 from tiny import SHORT, VARIABLES, Lab
 from watched_start import VARIABLE
 
+from gh200_lab.tiny.images import make_images
 from gh200_lab.tiny.lab import forget
 from gh200_lab.tiny.launch import DRIVE
-from gh200_lab.tiny.pictures import make_pictures
 from gh200_lab.tiny.run import Run, weights
 
 NAME = "many"
 SIZES = [(64, 64), (128, 64), (64, 128), (192, 64), (100, 80), (80, 100), (90, 64), (64, 90)]
 PER_SIZE = 13
 COUNT = PER_SIZE * len(SIZES)
-# Upstream's child processes draw other crops in each run; its one thread draws from the run's own numbers. A picture is told of its
+# Upstream's child processes draw other crops in each run; its one thread draws from the run's own numbers. An image is told of its
 # crop in training, though `crop` is off: what one start drew otherwise, every loss would show.
 STEPS = {"max_train_steps": 4, "checkpoint_step_interval": 4, "enable_multiprocessing": False}
 MORE_STEPS = STEPS | {"max_train_steps": 8}
@@ -48,7 +48,7 @@ class Started:
 
 
 class Trainings:
-    """Trainings on the pictures of one folder, with the caches beside them; the output folder is the lab's."""
+    """Trainings on the images of one directory, with the caches beside them; the output directory is the lab's."""
 
     def __init__(self, lab: Lab, data: Path, server: str) -> None:
         self.lab, self.data, self.server = lab, data, server
@@ -67,9 +67,9 @@ class Trainings:
         if resume:
             changes.setdefault("resume_from_checkpoint", "latest")
         config = self.lab.config("off", **SHORT | STEPS | {"gh200_optimizations": MODES[mode]} | changes)
-        pictures, text = config["datasets"]
-        pictures |= {"id": NAME, "repeats": 0, "instance_data_dir": str(self.pictures)}
-        pictures["cache_dir_vae"], text["cache_dir"] = str(self.data / "cache/vae"), str(self.data / "cache/text")
+        images, text = config["datasets"]
+        images |= {"id": NAME, "repeats": 0, "instance_data_dir": str(self.images)}
+        images["cache_dir_vae"], text["cache_dir"] = str(self.data / "cache/vae"), str(self.data / "cache/text")
         run = self.lab.run(
             name,
             config,
@@ -82,31 +82,31 @@ class Trainings:
         return Started(run)
 
     def cold(self, name: str, mode: str, *, keep_caches: bool = False, **how: Any) -> Started:
-        """From nothing. Upstream's own scan may lose pictures (upstream/scan_loses_entries.md): then once more."""
+        """From nothing. Upstream's own scan may lose images (upstream/scan_loses_entries.md): then once more."""
         for _ in range(5 if mode == "upstream" else 1):
-            for file in self.pictures.glob("aspect_ratio_*"):
+            for file in self.images.glob("aspect_ratio_*"):
                 file.unlink()
             if not keep_caches:
                 forget(self.data)
             started = self.start(name, mode, **{"code": None} | how)
-            if started.run.code == 0 and self.in_buckets() == sorted(self.metadata()) == self.all_pictures():
+            if started.run.code == 0 and self.in_buckets() == sorted(self.metadata()) == self.all_images():
                 return started
         raise AssertionError(started.run.text[-4000:])
 
     @property
-    def pictures(self) -> Path:
-        return self.data / "pictures"
+    def images(self) -> Path:
+        return self.data / "images"
 
     def files(self) -> dict[str, Any]:
-        """What upstream keeps beside the pictures: buckets and metadata."""
-        return {path.name: json.loads(path.read_text()) for path in sorted(self.pictures.glob("*.json"))}
+        """What upstream keeps beside the images: buckets and metadata."""
+        return {path.name: json.loads(path.read_text()) for path in sorted(self.images.glob("*.json"))}
 
-    def all_pictures(self) -> list[str]:
-        return sorted(map(str, self.pictures.rglob("*.png")))
+    def all_images(self) -> list[str]:
+        return sorted(map(str, self.images.rglob("*.png")))
 
     def named(self) -> list[str]:
         """Files that were scanned and are in no bucket."""
-        [file] = self.pictures.glob("*.left_out.tsv")
+        [file] = self.images.glob("*.left_out.tsv")
         return [line.split("\t")[1] for line in file.read_text().splitlines()]
 
     def in_buckets(self) -> list[str]:
@@ -118,10 +118,10 @@ class Trainings:
         return found
 
 
-def made(folder: Path, server: str) -> Trainings:
-    folder.mkdir(exist_ok=True)
-    trainings = Trainings(Lab(folder), folder, server)
+def made(directory: Path, server: str) -> Trainings:
+    directory.mkdir(exist_ok=True)
+    trainings = Trainings(Lab(directory), directory, server)
     for number, name in enumerate(("one", "other")):
         sizes = SIZES[number::2]
-        make_pictures(trainings.pictures / name, PER_SIZE, sizes, first=200 * number)
+        make_images(trainings.images / name, PER_SIZE, sizes, first=200 * number)
     return trainings

@@ -1,7 +1,7 @@
 """A training in a process that is forked where upstream is imported already: nine tenths of a tiny run are imports.
 
 `forked_run.py serve SOCKET` imports and waits. `forked_run.py SOCKET SCRIPT ...` is the process that a launcher starts: it
-hands over its variables, folder and output, passes signals on, and ends as the forked one does.
+hands over its variables, directory and output, passes signals on, and ends as the forked one does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LARGEST = 1 << 17
 def ask(place: str, command: list[str]) -> NoReturn:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(place)
-        request = {"command": command, "variables": dict(os.environ), "folder": os.getcwd()}
+        request = {"command": command, "variables": dict(os.environ), "directory": os.getcwd()}
         socket.send_fds(server, [json.dumps(request).encode()], [1, 2])
         process = int(server.recv(LARGEST))
         for number in PASSED_ON:
@@ -95,7 +95,7 @@ def begin(client: socket.socket, files: list[int], request: dict[str, Any]) -> d
 def train(request: dict[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["variables"])
-    os.chdir(request["folder"])
+    os.chdir(request["directory"])
     # A fresh process has other numbers there each time; what hangs on them must show.
     import_module("random").seed()
     import_module("numpy").random.seed()

@@ -155,10 +155,10 @@ class Differential(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="differential-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="differential-"))
         self.sides = []
         for name in ("lcl", "mem"):
-            root = self.folder / name
+            root = self.directory / name
             make_tree(root)
             options = {"compression": self.compression, "num_workers": 2}
             backend = (
@@ -170,14 +170,14 @@ class Differential(RuleBasedStateMachine):
         if hasattr(self, "sides"):
             for side in self.sides:
                 side.close()
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self.directory)
 
     def same(self, where: str, method: str, make: Any, in_order: bool = True) -> None:
         local, ours = (side.run(where, method, make(side.root)) for side in self.sides)
         if not in_order:
-            # A file system lists a folder in any order it likes, two equal folders in two.
+            # A file system lists a directory in any order it likes, two equal directories in two.
             local, ours = (
-                [(folder, sub, sorted(files)) for folder, sub, files in sorted(side)] for side in (local, ours)
+                [(directory, sub, sorted(files)) for directory, sub, files in sorted(side)] for side in (local, ours)
             )
         # pytest shows no values for a helper's assertion, and hypothesis none for a failure it cannot repeat.
         assert ours == local, (where, method, make(Path("ROOT")), f"local: {local!r:.600}", f"ours: {ours!r:.600}")

@@ -1,4 +1,4 @@
-"""Folders of pictures as people bring them, and an upstream of a few keys to judge configs by."""
+"""Directories of images as people bring them, and an upstream of a few keys to judge configs by."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def upstream() -> Upstream:
     return Upstream(keys, frozenset({"validation_steps"}), frozenset({"tread_config"}), precision, families)
 
 
-def picture(
+def image(
     path: Path, size: tuple[int, int] = (64, 64), caption: str | None = None, mode: str = "RGB", **save: Any
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,19 +70,19 @@ def picture(
         path.with_suffix(".txt").write_text(caption, encoding="utf-8")
 
 
-def pictures(folder: Path, sizes: Iterable[tuple[int, int]], caption: str | None = "a picture") -> Path:
+def images(directory: Path, sizes: Iterable[tuple[int, int]], caption: str | None = "an image") -> Path:
     for number, size in enumerate(sizes):
-        picture(folder / f"{number:03d}.png", size, None if caption is None else f"{caption} {number}")
-    return folder
+        image(directory / f"{number:03d}.png", size, None if caption is None else f"{caption} {number}")
+    return directory
 
 
-def model(folder: Path, pipeline: str = "StableDiffusionXLPipeline", part: str = "unet", edge: int = 8) -> Path:
-    """What a model folder says about itself, and weights of a few numbers."""
+def model(directory: Path, pipeline: str = "StableDiffusionXLPipeline", part: str = "unet", edge: int = 8) -> Path:
+    """What a model directory says about itself, and weights of a few numbers."""
     for name in (part, "vae"):
-        (folder / name).mkdir(parents=True)
-    (folder / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
-    (folder / part / "config.json").write_text(json.dumps({"sample_size": edge}))
-    (folder / "vae" / "config.json").write_text(json.dumps({"block_out_channels": [8] * 4}))
+        (directory / name).mkdir(parents=True)
+    (directory / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
+    (directory / part / "config.json").write_text(json.dumps({"sample_size": edge}))
+    (directory / "vae" / "config.json").write_text(json.dumps({"block_out_channels": [8] * 4}))
     header = json.dumps({"a.to_q.weight": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}}).encode()
-    (folder / part / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
-    return folder
+    (directory / part / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
+    return directory

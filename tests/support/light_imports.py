@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda_sim.needed import stand_in_or_skip
-from tests.cuda_sim.stand_in import Machine
+from tests.cuda_sim.needed import cuda_sim_or_skip
+from tests.cuda_sim.processes import Machine
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,6 @@ def _light_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """Python behind the stand-in driver."""
-    stand_in_or_skip()
+    """Python behind the simulated driver."""
+    cuda_sim_or_skip()
     return Machine(None, tmp_path / "calls.log")

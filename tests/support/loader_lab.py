@@ -60,43 +60,43 @@ def _toml(config: dict[str, Any]) -> str:
     return "\n".join([*scalars, *tables]) + "\n"
 
 
-def json_flag(folder: Path, blocks: dict[str, Any]) -> Launch:
-    (folder / "my.json").write_text(json.dumps({**UPSTREAM, **blocks}))
+def json_flag(directory: Path, blocks: dict[str, Any]) -> Launch:
+    (directory / "my.json").write_text(json.dumps({**UPSTREAM, **blocks}))
     return {"argv": ["--config", "my.json"]}
 
 
-def _toml_flag(folder: Path, blocks: dict[str, Any]) -> Launch:
-    (folder / "my.toml").write_text(_toml({**UPSTREAM, **blocks}))
+def _toml_flag(directory: Path, blocks: dict[str, Any]) -> Launch:
+    (directory / "my.toml").write_text(_toml({**UPSTREAM, **blocks}))
     return {"argv": ["--config=my.toml"]}
 
 
-def _json_path(folder: Path, blocks: dict[str, Any]) -> Launch:
-    (folder / "my.json").write_text(json.dumps({f"--{key}": value for key, value in {**UPSTREAM, **blocks}.items()}))
+def _json_path(directory: Path, blocks: dict[str, Any]) -> Launch:
+    (directory / "my.json").write_text(json.dumps({f"--{key}": value for key, value in {**UPSTREAM, **blocks}.items()}))
     return {"env": {"CONFIG_BACKEND": "json", "CONFIG_PATH": "my.json"}}
 
 
-def _toml_file(folder: Path, blocks: dict[str, Any]) -> Launch:
-    (folder / "config" / "config.toml").write_text(_toml({**UPSTREAM, **blocks}))
+def _toml_file(directory: Path, blocks: dict[str, Any]) -> Launch:
+    (directory / "config" / "config.toml").write_text(_toml({**UPSTREAM, **blocks}))
     return {"env": {"CONFIG_BACKEND": "toml"}}
 
 
-def _env_file(folder: Path, blocks: dict[str, Any]) -> Launch:
+def _env_file(directory: Path, blocks: dict[str, Any]) -> Launch:
     lines = [f"{ENV_NAMES[key]}={value}" for key, value in UPSTREAM.items() if key in ENV_NAMES]
     lines.append("TRAINER_EXTRA_ARGS=" + " ".join(["--report_to=none", *_flags(blocks, "'")]))
-    (folder / "config" / "config.env").write_text("\n".join(lines) + "\n")
+    (directory / "config" / "config.env").write_text("\n".join(lines) + "\n")
     return {"env": {"CONFIG_BACKEND": "env"}}
 
 
-def _command_line(folder: Path, blocks: dict[str, Any]) -> Launch:
+def _command_line(directory: Path, blocks: dict[str, Any]) -> Launch:
     plain = [f"--{key}={value}" for key, value in UPSTREAM.items()]
     return {"env": {"CONFIG_BACKEND": "cmd"}, "argv": [*plain, *_flags(blocks)]}
 
 
-def _dictionary(folder: Path, blocks: dict[str, Any]) -> Launch:
+def _dictionary(directory: Path, blocks: dict[str, Any]) -> Launch:
     return {"kind": "trainer", "config": {**UPSTREAM, **blocks}}
 
 
-def _job(folder: Path, blocks: dict[str, Any]) -> Launch:
+def _job(directory: Path, blocks: dict[str, Any]) -> Launch:
     return {"kind": "job", "config": {f"--{key}": value for key, value in {**UPSTREAM, **blocks}.items()}}
 
 

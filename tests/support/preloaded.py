@@ -41,19 +41,19 @@ class Preloaded(Launcher):
 
 
 @contextmanager
-def preloaded(folder: Path) -> Iterator[str]:
+def preloaded(directory: Path) -> Iterator[str]:
     """Where such a process listens, for as long as it is needed."""
-    place = folder / "preloaded.socket"
+    place = directory / "preloaded.socket"
     launcher = Launcher(gpu=False)
-    variables = launcher.environment(FORK, folder / "config.json", **VARIABLES)
-    command = [*launcher.command(FORK, folder / "config.json")[:1], str(SCRIPT), "serve", str(place)]
-    with (folder / "preloaded.log").open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)
+    variables = launcher.environment(FORK, directory / "config.json", **VARIABLES)
+    command = [*launcher.command(FORK, directory / "config.json")[:1], str(SCRIPT), "serve", str(place)]
+    with (directory / "preloaded.log").open("w") as log:
+        process = subprocess.Popen(command, cwd=directory, env=variables, stdout=log, stderr=log)
     try:
         until = time.monotonic() + PATIENCE
         while not place.exists():
             if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError((folder / "preloaded.log").read_text()[-3000:])
+                raise RuntimeError((directory / "preloaded.log").read_text()[-3000:])
             time.sleep(0.1)
         yield str(place)
     finally:

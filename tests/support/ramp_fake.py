@@ -190,9 +190,9 @@ class Trainer(TrainerHooks):
         names = sorted(path.name for path in Path(output_dir).glob("checkpoint-*"))
         return names[-1] if names else None
 
-    def init_resume_checkpoint(self, scheduler: object, *, folder: Path | None = None, step: int = 0) -> object:
-        if folder is not None:
-            self.accelerator.load_state(str(folder))
+    def init_resume_checkpoint(self, scheduler: object, *, directory: Path | None = None, step: int = 0) -> object:
+        if directory is not None:
+            self.accelerator.load_state(str(directory))
             self.state["global_step"] = step
         return scheduler
 

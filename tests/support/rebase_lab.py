@@ -1,4 +1,4 @@
-"""A whole miniature of this repository in a temporary folder, with the invented upstream as its releases."""
+"""A whole miniature of this repository in a temporary directory, with the invented upstream as its releases."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Lab:
 
     def upstream(self, release: str) -> str:
         """A copy of an invented release, as a --upstream argument."""
-        folder = self.root.parent / f"upstream-{release}"
-        if not folder.exists():
-            shutil.copytree(FAKE / release, folder)
-        return f"path:{folder}"
+        directory = self.root.parent / f"upstream-{release}"
+        if not directory.exists():
+            shutil.copytree(FAKE / release, directory)
+        return f"path:{directory}"
 
     def git(self, *arguments: str) -> str:
         return subprocess.run(
@@ -57,21 +57,21 @@ class Lab:
         from gh200_rebase.patches import lockfile
         from gh200_rebase.project import Project
         from gh200_rebase.proofs.bodies import find_bodies
-        from gh200_rebase.syntax.tree import FolderTree
+        from gh200_rebase.syntax.tree import DirectoryTree
 
         versions = {"v1": "1.0.0", "v2": "2.0.0"}
         project = Project(self.root)
         observed = {}
         for release in releases:
-            tree, version = FolderTree(FAKE / release), versions[release]
+            tree, version = DirectoryTree(FAKE / release), versions[release]
             results = resolve(project.patches, tree).results
             bodies = find_bodies(project.patches, results, tree)
             observed[version] = ("0" * 64, observe(version, results, bodies))
         lockfile.save(lockfile.build(observed), project.lock_path)
 
 
-def make_lab(folder: Path) -> Lab:
-    root = folder / "project"
+def make_lab(directory: Path) -> Lab:
+    root = directory / "project"
     shutil.copytree(ROOT / "gh200_rebase", root / "gh200_rebase", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(FAKE / "patches", root / "patches")
     shutil.copytree(FAKE / "overlay", root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -81,10 +81,10 @@ def make_lab(folder: Path) -> Lab:
     return lab
 
 
-def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
     """Every file with its bytes and mode, git's own left out."""
     return {
-        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mode)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and ".git" not in path.relative_to(folder).parts
+        path.relative_to(directory).as_posix(): (path.read_bytes(), path.stat().st_mode)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and ".git" not in path.relative_to(directory).parts
     }

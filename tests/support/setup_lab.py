@@ -42,7 +42,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def write_wheel(folder: Path, name: str, version: str, body: str = "") -> str:
+def write_wheel(directory: Path, name: str, version: str, body: str = "") -> str:
     """A real wheel of an invented package; returns its lines for a lock."""
     module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     files = {
@@ -54,7 +54,7 @@ def write_wheel(folder: Path, name: str, version: str, body: str = "") -> str:
     for path, text in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
         record += f"{path},sha256={digest},{len(text)}\n"
-    wheel = folder / f"{module}-{version}-py3-none-any.whl"
+    wheel = directory / f"{module}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in (files | {f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}).items():
             # Without a date of its own an entry gets the time: the same wheel, written twice, would have two hashes.
@@ -88,16 +88,16 @@ class Checkout:
         (self.root / f"requirements/{name}.lock").write_text("".join(write_wheel(wheels, *each) for each in packages))
 
 
-def make_checkout(folder: Path) -> Checkout:
-    """With a uv of its own cache, and without any index but a folder of wheels."""
-    root = folder / "checkout"
+def make_checkout(directory: Path) -> Checkout:
+    """With a uv of its own cache, and without any index but a directory of wheels."""
+    root = directory / "checkout"
     shutil.copytree(ROOT / "scripts", root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "requirements").mkdir()
     (root / "gh200_lab").mkdir()
     shutil.copy(ROOT / "gh200_lab/stages.py", root / "gh200_lab")
-    (folder / "wheels").mkdir()
+    (directory / "wheels").mkdir()
     shutil.copy(REQUIREMENTS / "glibc.txt", root / "requirements")
-    local = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder / "wheels"), "UV_CACHE_DIR": str(folder / "cache")}
+    local = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(directory / "wheels"), "UV_CACHE_DIR": str(directory / "cache")}
     outer = {name: value for name, value in os.environ.items() if name not in ("GH200_LOG", "GH200_VERBOSE")}
     made = Checkout(root, outer | local | {"PATH": f"{Path(find_uv()).parent}:{os.environ['PATH']}"})
     made.lock("tool", ("leaf", "1.0"), ("twig", "2.0"))

@@ -24,7 +24,7 @@ from simpletuner.gh200.config.schema import InMemory  # noqa: E402
 from simpletuner.gh200.rank_check import check_ranks  # noqa: E402
 
 
-def main(folder: str, output: str) -> None:
+def main(directory: str, output: str) -> None:
     with open(f"{output}/rank{os.environ['RANK']}.jsonl", "a", buffering=1, encoding="utf-8") as told:
 
         def say(**what: Any) -> None:
@@ -32,14 +32,14 @@ def main(folder: str, output: str) -> None:
 
         limit = datetime.timedelta(seconds=float(os.environ["SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS"]))
         accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo", timeout=limit)])
-        check_ranks(accelerator, {"seed": 1}, [{"id": "x", "instance_data_dir": folder}])
+        check_ranks(accelerator, {"seed": 1}, [{"id": "x", "instance_data_dir": directory}])
         staged: list[bool] = []
 
         def fill() -> SharedArena:
             staged.append(True)
-            return stage("x", folder, InMemory())
+            return stage("x", directory, InMemory())
 
-        arena = shared_arena("x", os.path.realpath(folder), None, fill)
+        arena = shared_arena("x", os.path.realpath(directory), None, fill)
         assert arena is not None
         say(host=socket.gethostname(), staged=bool(staged), files=arena.files)
         try:

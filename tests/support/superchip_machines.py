@@ -32,12 +32,12 @@ def missing_privilege() -> str:
 
 
 class Machine:
-    """A shell in namespaces of its own: own network, own process numbers, own temporary folder, own name."""
+    """A shell in namespaces of its own: own network, own process numbers, own temporary directory, own name."""
 
-    def __init__(self, number: int, folder: Path) -> None:
-        self.number, self.log = number, folder / f"machine{number}.log"
+    def __init__(self, number: int, directory: Path) -> None:
+        self.number, self.log = number, directory / f"machine{number}.log"
         self.address = f"10.99.26.{number + 1}"
-        go = folder / "go"
+        go = directory / "go"
         script = f"""
 hostname machine{number}
 mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs "$TMPDIR" || exit 1
@@ -45,20 +45,20 @@ until [ -e {go} ]; do sleep 0.1; done
 ip link set lo up && ip addr add {self.address}/24 dev {CABLE[number]} && ip link set {CABLE[number]} up || exit 1
 export GLOO_SOCKET_IFNAME={CABLE[number]}
 exec {sys.executable} -m torch.distributed.run --nnodes 2 --nproc_per_node 2 --node_rank {number} --max_restarts 0 \
-    --master_addr 10.99.26.1 --master_port {PORT} {RANK} {folder}/data {folder}
+    --master_addr 10.99.26.1 --master_port {PORT} {RANK} {directory}/data {directory}
 """
         variables = {
             **os.environ,
             "PYTHONPATH": str(REPO),
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(folder / "tmp"),
+            "TMPDIR": str(directory / "tmp"),
             "SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS": str(LIMIT),
         }
         spaces = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                ["unshare", *spaces, "bash", "-c", script], env=variables, stdout=log, stderr=log, cwd=folder
+                ["unshare", *spaces, "bash", "-c", script], env=variables, stdout=log, stderr=log, cwd=directory
             )
 
     def inside(self, *command: str) -> None:
@@ -70,10 +70,10 @@ exec {sys.executable} -m torch.distributed.run --nnodes 2 --nproc_per_node 2 --n
 
 
 class Machines:
-    def __init__(self, folder: Path) -> None:
-        (folder / "tmp").mkdir()
-        self.folder = folder
-        self.both = [Machine(number, folder) for number in range(2)]
+    def __init__(self, directory: Path) -> None:
+        (directory / "tmp").mkdir()
+        self.directory = directory
+        self.both = [Machine(number, directory) for number in range(2)]
         # Until unshare has made the network of its own, the cable would end in ours.
         until = time.monotonic() + 30
         own = os.readlink("/proc/self/ns/net")
@@ -85,7 +85,7 @@ class Machines:
             ["ip", "link", "add", CABLE[0], "netns", first, "type", "veth", "peer", "name", CABLE[1], "netns", second],
             check=True,
         )
-        (folder / "go").touch()
+        (directory / "go").touch()
 
     def pull_the_cable(self) -> None:
         self.both[1].inside("ip", "link", "set", CABLE[1], "down")

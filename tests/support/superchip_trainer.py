@@ -29,10 +29,10 @@ class Trainer:
 
     full = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.accelerator = Accelerator(cpu=True)
         self.accelerator.register_save_state_pre_hook(self._draw)
-        self.config = SimpleNamespace(output_dir=str(folder))
+        self.config = SimpleNamespace(output_dir=str(directory))
         self.state = {"global_step": 4, "current_epoch": 1}
         self._gh200_step = 9
         self.asked = self.saves = 0
@@ -65,9 +65,9 @@ def leaving_of(trainer: Trainer) -> Preemption:
     return leaving
 
 
-def train(folder: Path, told: int) -> None:
+def train(directory: Path, told: int) -> None:
     """Windows of three micro-batches; in the middle of the third one rank is told to leave, and nobody else."""
-    trainer = Trainer(folder)
+    trainer = Trainer(directory)
     trainer.state["global_step"] = 0
     leaving = leaving_of(trainer)
     leaving.signals.listen()

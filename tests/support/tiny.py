@@ -8,8 +8,8 @@ from typing import Any
 
 from gh200_lab.place import ROOT
 from gh200_lab.tiny import lab
+from gh200_lab.tiny.images import make_images
 from gh200_lab.tiny.launch import Launcher
-from gh200_lab.tiny.pictures import make_pictures
 from gh200_lab.tiny.run import Run
 
 FORK = ROOT / "build" / "fork"
@@ -21,17 +21,17 @@ VARIABLES = {"SIMPLETUNER_LOG_LEVEL": "DEBUG", "OMP_NUM_THREADS": "1"}
 
 
 class Lab(lab.Lab):
-    """Trains on the quick start's pictures, or on datasets of square ones: several buckets have no fixed order there."""
+    """Trains on the quick start's images, or on datasets of square ones: several buckets have no fixed order there."""
 
-    def __init__(self, folder: Path, launcher: Launcher = CPU) -> None:
-        super().__init__(folder, FORK)
+    def __init__(self, directory: Path, launcher: Launcher = CPU) -> None:
+        super().__init__(directory, FORK)
         self.make()
         self.launcher = launcher
         self.datasets: list[str] = []
         self.entry_changes: dict[str, Any] = {}
 
-    def add_dataset(self, name: str, pictures: int) -> None:
-        make_pictures(self.folder / name, pictures, [(64, 64)], first=100 * len(self.datasets))
+    def add_dataset(self, name: str, images: int) -> None:
+        make_images(self.directory / name, images, [(64, 64)], first=100 * len(self.datasets))
         self.datasets.append(name)
 
     def watched(
@@ -50,11 +50,11 @@ class Lab(lab.Lab):
         if resume:
             changes.setdefault("resume_from_checkpoint", "latest")
         config = self.config("off", **SHORT | changes)
-        pictures, text = config["datasets"]
-        pictures |= {"repeats": 0, **self.entry_changes}
-        config["datasets"] = [*(self._entry(pictures, dataset) for dataset in self.datasets), text]
+        images, text = config["datasets"]
+        images |= {"repeats": 0, **self.entry_changes}
+        config["datasets"] = [*(self._entry(images, dataset) for dataset in self.datasets), text]
         if not self.datasets:
-            config["datasets"].insert(0, pictures)
+            config["datasets"].insert(0, images)
         return self.run(
             name,
             config,
@@ -67,5 +67,5 @@ class Lab(lab.Lab):
         )
 
     def _entry(self, like: dict[str, Any], name: str) -> dict[str, Any]:
-        cache = str(self.folder / "cache" / "vae" / name)
-        return like | {"id": name, "instance_data_dir": str(self.folder / name), "cache_dir_vae": cache}
+        cache = str(self.directory / "cache" / "vae" / name)
+        return like | {"id": name, "instance_data_dir": str(self.directory / name), "cache_dir_vae": cache}

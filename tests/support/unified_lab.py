@@ -14,8 +14,8 @@ from simpletuner.gh200.backends.tensors.backend import UnifiedCacheTier
 from simpletuner.gh200.config.cache_options import CacheOptions
 
 
-class Folder:
-    """Keeps .pt files in a folder; `loads` counts reads, `while_reading` runs between reading and returning."""
+class Directory:
+    """Keeps .pt files in a directory; `loads` counts reads, `while_reading` runs between reading and returning."""
 
     def __init__(self, name: str = "files", kind: str = "local") -> None:
         self.id, self.type = name, kind
@@ -63,7 +63,7 @@ class Folder:
         return [(instance_data_dir, [], [str(path) for path in Path(instance_data_dir).rglob("*.pt")])]
 
 
-class FolderBackend(UnifiedCacheTier, Folder):
+class DirectoryBackend(UnifiedCacheTier, Directory):
     """As the builder makes one of upstream's class."""
 
 

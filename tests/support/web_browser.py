@@ -21,7 +21,7 @@ _FILLED = """document.querySelector('textarea[name=gh200_optimizations]')?.value
   && !Alpine.store('trainer')._suppressDirtyTracking"""
 
 _CLEAN = "(({ formDirty, _suppressDirtyTracking }) => !formDirty && !_suppressDirtyTracking)(Alpine.store('trainer'))"
-_REFUSED = "document.body.innerText.includes('Nothing was saved')"
+_REJECTED = "document.body.innerText.includes('Nothing was saved')"
 
 
 class Browser:
@@ -75,8 +75,8 @@ class Browser:
         with self.page.expect_response(lambda answer: answer.url.endswith("/api/training/config")) as answer:
             self.page.click("#confirmSaveConfigButton")
         status: int = answer.value.status
-        # After a save the page reads the file again; a refusal stays as a message.
-        self.page.wait_for_function(_CLEAN if status == 200 else _REFUSED)
+        # After a save the page reads the file again; a rejection stays as a message.
+        self.page.wait_for_function(_CLEAN if status == 200 else _REJECTED)
         return status
 
     def press(self, button: str, answer: str) -> str:

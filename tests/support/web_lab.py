@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     },
     "datasets": [
         {
-            "id": "pictures",
+            "id": "images",
             "type": "in_memory",
             "in_memory": {"compression": "lz4", "memory_limit_gb": 1.5},
             "instance_data_dir": "images",
@@ -53,8 +53,8 @@ OURS = ("$schema", "cache_config", "gh200_optimizations", "datasets")
 class Server(WebServer):
     """One server for all tests of a session."""
 
-    def __init__(self, folder: Path, tree: Path = FORK, program: str = PROGRAM) -> None:
-        super().__init__(folder, tree, CONFIG, program)
+    def __init__(self, directory: Path, tree: Path = FORK, program: str = PROGRAM) -> None:
+        super().__init__(directory, tree, CONFIG, program)
 
     def descendants(self) -> dict[int, list[str]]:
         """Every process the server has started, and those they have, with its command line."""

@@ -13,10 +13,10 @@ def _training(words: list[str]) -> list[str]:
     for place, word in enumerate(words):
         if word == "-c":
             break
-        folder, name = os.path.split(word)
+        directory, name = os.path.split(word)
         if name == "simpletuner" and words[place + 1 : place + 2] == ["train"]:
             return words[place + 2 :]
-        beside = [os.path.join(folder, "gh200"), os.path.join(folder, "simpletuner", "gh200")]
+        beside = [os.path.join(directory, "gh200"), os.path.join(directory, "simpletuner", "gh200")]
         if name == "train.py" and any(map(os.path.isdir, beside)):
             return words[place + 1 :]
     return []

@@ -1,4 +1,4 @@
-"""The acceptance run from its start to its report: refused on a GPU in use, interruptible, and nothing left behind."""
+"""The acceptance run from its start to its report: rejected on a GPU in use, interruptible, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..diagnostic.acceptance.bench import Bench
 from ..diagnostic.acceptance.claims import CLAIMS, REFUTED, VERDICTS, Answer, complete
-from ..diagnostic.acceptance.guard import refuse_busy
+from ..diagnostic.acceptance.guard import reject_busy
 from ..diagnostic.acceptance.session import run_parts
 from ..diagnostic.acceptance.trainings import Trained, Trainer
 from ..diagnostic.device import Device
@@ -127,7 +127,7 @@ def _try(done: Acceptance, machine: Machine, progress: Progress, trainer: MakeTr
         return
     try:
         uuid = driver.device_uuid(ORDINAL)
-        refuse_busy(done.facts, machine, uuid, driver.memory_info(ORDINAL))
+        reject_busy(done.facts, machine, uuid, driver.memory_info(ORDINAL))
         _run(done, Device(driver, ORDINAL), machine, progress, trainer)
     finally:
         driver.let_go()

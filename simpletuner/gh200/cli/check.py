@@ -19,7 +19,7 @@ examples:
   python -m simpletuner.gh200.preflight config/my.json --json | jq .problems
 
 exit code: 0 it can be started, 2 it cannot work (all problems are named at once) or the file cannot be read
-Paths in a config start at the folder the training is started in; run this from there too. Nothing is loaded or written.
+Paths in a config start at the directory the training is started in; run this from there too. Nothing is loaded or written.
 """
 
 

@@ -1,4 +1,4 @@
-"""From a folder of pictures to a job that trains: looks at pictures, model and machine, and writes jobs/NAME/config.json."""
+"""From a directory of images to a job that trains: looks at images, model and machine, and writes jobs/NAME/config.json."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .check import above_zero
 LEAST_EDGE, MOST_EDGE = 64, 8192
 _EXAMPLES = """\
 examples:
-  scripts/new_job.sh ~/pictures/cat --model models/sdxl-base            a job named cat, and the line that starts it
-  scripts/new_job.sh ~/pictures/cat --model OWNER/NAME --family flux    a model of the hub, downloaded at the start
-  scripts/new_job.sh ~/pictures/cat --steps 2000 --prompt "a cat on a roof"
+  scripts/new_job.sh ~/images/cat --model models/sdxl-base            a job named cat, and the line that starts it
+  scripts/new_job.sh ~/images/cat --model OWNER/NAME --family flux    a model of the hub, downloaded at the start
+  scripts/new_job.sh ~/images/cat --steps 2000 --prompt "a cat on a roof"
 
-Captions are .txt or .caption files beside the pictures, or one table in the folder: a parquet, metadata.jsonl
-or metadata.csv (file_name, caption). Without any, --caption or the folder's name is used for all. Nothing in the folder is changed. Everything chosen is a key of the written file:
+Captions are .txt or .caption files beside the images, or one table in the directory: a parquet, metadata.jsonl
+or metadata.csv (file_name, caption). Without any, --caption or the directory's name is used for all. Nothing in the directory is changed. Everything chosen is a key of the written file:
 change it there, and check it with python -m simpletuner.gh200.preflight. Takes seconds.
 
 exit code: 0 the job can be started, 2 it cannot be made: the message says why
@@ -47,19 +47,19 @@ def parser() -> argparse.ArgumentParser:
         prog="scripts/new_job.sh", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.add_argument("folder", type=Path, metavar="FOLDER", help="pictures, with captions beside them or without")
+    made.add_argument("directory", type=Path, metavar="DIRECTORY", help="images, with captions beside them or without")
     made.add_argument(
-        "--model", metavar="PATH_OR_NAME", help="folder in the diffusers layout, or OWNER/NAME of the hub"
+        "--model", metavar="PATH_OR_NAME", help="directory in the diffusers layout, or OWNER/NAME of the hub"
     )
     made.add_argument("--family", metavar="NAME", help="model family (what the model says; sdxl without a model)")
     made.add_argument("--vae", metavar="PATH_OR_NAME", help="VAE (the model's own)")
-    made.add_argument("--name", help="name of the job, a folder in jobs/ (the folder's name)")
-    made.add_argument("--steps", type=above_zero, metavar="N", help="optimizer steps (about 40 looks at every picture)")
+    made.add_argument("--name", help="name of the job, a directory in jobs/ (the directory's name)")
+    made.add_argument("--steps", type=above_zero, metavar="N", help="optimizer steps (about 40 looks at every image)")
     made.add_argument("--resolution", type=_edge, metavar="N", help="edge of a square of the trained area")
-    made.add_argument("--batch-size", type=above_zero, metavar="N", help="pictures a micro-batch (by GPU memory)")
-    made.add_argument("--effective-batch", type=above_zero, metavar="N", help="pictures an update, at the ramp's end")
+    made.add_argument("--batch-size", type=above_zero, metavar="N", help="images a micro-batch (by GPU memory)")
+    made.add_argument("--effective-batch", type=above_zero, metavar="N", help="images an update, at the ramp's end")
     made.add_argument("--prompt", metavar="TEXT", help="validation prompt (the first caption)")
-    made.add_argument("--caption", metavar="TEXT", help="caption of pictures that have none")
+    made.add_argument("--caption", metavar="TEXT", help="caption of images that have none")
     made.add_argument("--checkpoint-every", type=above_zero, metavar="N", help="steps (a quarter of all, at most 500)")
     made.add_argument("--processes", type=above_zero, default=1, metavar="N", help="ranks of the run (1)")
     made.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="where training will be started (here)")
@@ -86,40 +86,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _make(options: argparse.Namespace) -> int:
     root = Path(os.path.abspath(options.root))
     if not root.is_dir():
-        raise GH200Error("The folder to start training in does not exist.", where=f"--root {root}", fix="make it first")
+        raise GH200Error(
+            "The directory to start training in does not exist.", where=f"--root {root}", fix="make it first"
+        )
     upstream = _upstream()
-    folder, captions_from = with_captions(look_at(options.folder.expanduser()))
+    directory, captions_from = with_captions(look_at(options.directory.expanduser()))
     model = choose_model(_placed(options.model), options.family, _placed(options.vae), upstream, os.environ)
-    why_links = needs_links(folder, captions_from)
-    folder, left = _captioned(folder, options.caption) if why_links else (folder, [])
+    why_links = needs_links(directory, captions_from)
+    directory, left = _captioned(directory, options.caption) if why_links else (directory, [])
     machine = _machine(upstream)
-    _refuse(options, folder, machine)
+    _reject(options, directory, machine)
     while True:
-        name = free_name(root, options.name, options.folder)
+        name = free_name(root, options.name, options.directory)
         wishes = JobOptions(
             name, **{key: getattr(options, key) for key in JobOptions.__dataclass_fields__ if key != "name"}
         )
-        data = root / JOBS / name / "images" if why_links else Path(os.path.abspath(folder.root))
-        job = choose(folder, data, model, machine, wishes, root)
-        links = {picture: folder.captions.get(picture, "") for picture in folder.usable} if why_links else None
+        data = root / JOBS / name / "images" if why_links else Path(os.path.abspath(directory.root))
+        job = choose(directory, data, model, machine, wishes, root)
+        links = {image: directory.captions.get(image, "") for image in directory.usable} if why_links else None
         try:
-            path = write_job(root, name, job.config, links, folder)
+            path = write_job(root, name, job.config, links, directory)
         except NameTaken:
-            # Another one took it since. A name that was asked for is refused, one of ours is chosen again.
+            # Another one took it since. A name that was asked for is rejected, one of ours is chosen again.
             if options.name is None:
                 continue
             raise
-        _say(folder, job, why_links, left)
+        _say(directory, job, why_links, left)
         return _check(path, job, root, wishes, machine.gpu_bytes)
 
 
-def _refuse(options: argparse.Namespace, folder: ImageDirectory, machine: TargetMachine) -> None:
-    if folder.unread and not any(folder.captions.values()) and not options.caption:
+def _reject(options: argparse.Namespace, directory: ImageDirectory, machine: TargetMachine) -> None:
+    if directory.unread and not any(directory.captions.values()) and not options.caption:
         raise GH200Error(
             "No caption can be read.",
-            where=str(folder.root),
-            why=some(f"{name} {why}" for name, why in folder.unread.items()),
-            fix="write them as UTF-8, or give all pictures one with --caption",
+            where=str(directory.root),
+            why=some(f"{name} {why}" for name, why in directory.unread.items()),
+            fix="write them as UTF-8, or give all images one with --caption",
         )
     if options.processes > max(1, machine.gpus):
         raise GH200Error(
@@ -140,19 +142,19 @@ def _upstream() -> Upstream:
 
 
 def _placed(model: str | None) -> str | None:
-    """A folder that exists is meant from where the command was typed, not from where training starts."""
+    """A directory that exists is meant from where the command was typed, not from where training starts."""
     return os.path.abspath(os.path.expanduser(model)) if model and Path(model).expanduser().exists() else model
 
 
-def _captioned(folder: ImageDirectory, caption: str | None) -> tuple[ImageDirectory, list[str]]:
-    """Pictures without a caption among captioned ones get --caption, or are left out by name."""
-    without = folder.uncaptioned
-    if not without or not any(folder.captions.values()):
-        return folder, []
+def _captioned(directory: ImageDirectory, caption: str | None) -> tuple[ImageDirectory, list[str]]:
+    """Images without a caption among captioned ones get --caption, or are left out by name."""
+    without = directory.uncaptioned
+    if not without or not any(directory.captions.values()):
+        return directory, []
     if caption:
-        return replace(folder, captions={**folder.captions, **dict.fromkeys(without, caption)}), []
-    sizes = {name: size for name, size in folder.sizes.items() if name not in set(without)}
-    return replace(folder, sizes=sizes), without
+        return replace(directory, captions={**directory.captions, **dict.fromkeys(without, caption)}), []
+    sizes = {name: size for name, size in directory.sizes.items() if name not in set(without)}
+    return replace(directory, sizes=sizes), without
 
 
 def _machine(upstream: Upstream) -> TargetMachine:
@@ -167,13 +169,13 @@ def _machine(upstream: Upstream) -> TargetMachine:
     )
 
 
-def _say(folder: ImageDirectory, job: Job, why_links: str, left: list[str]) -> None:
-    captions = sum(bool(text) for name, text in folder.captions.items() if name in folder.sizes)
-    print(f"{many(len(folder.sizes), 'picture')}, {many(captions, 'caption')}, {format_size(folder.bytes)}")
-    for name, why in sorted(folder.unusable.items()):
+def _say(directory: ImageDirectory, job: Job, why_links: str, left: list[str]) -> None:
+    captions = sum(bool(text) for name, text in directory.captions.items() if name in directory.sizes)
+    print(f"{many(len(directory.sizes), 'image')}, {many(captions, 'caption')}, {format_size(directory.bytes)}")
+    for name, why in sorted(directory.unusable.items()):
         print(f"  left out: {name} {why}")
     for name in left:
-        print(f"  left out: {name} {folder.unread.get(name, 'has no caption')}; --caption TEXT gives it one")
+        print(f"  left out: {name} {directory.unread.get(name, 'has no caption')}; --caption TEXT gives it one")
     if why_links:
         print(f"  trained from links in {job.config['datasets'][0]['instance_data_dir']}: {why_links}")
     for what, why in job.said.items():

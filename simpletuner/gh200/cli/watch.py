@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import GH200Error
 from ..telemetry.page import page
-from ..telemetry.reader import read_folder
+from ..telemetry.reader import read_directory
 
 _EXAMPLES = """\
 examples:
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m simpletuner.gh200.watch", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.add_argument("folder", type=Path, metavar="OUTPUT_DIR", help="output_dir of a training config")
+    made.add_argument("directory", type=Path, metavar="OUTPUT_DIR", help="output_dir of a training config")
     made.add_argument("--once", action="store_true", help="show it once; also where the output is no terminal")
     made.add_argument("--json", action="store_true", help="the newest record of every rank as JSON; with --once")
     return made
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.error("--json needs --once")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        folder = options.folder.expanduser()
+        directory = options.directory.expanduser()
         if options.once or not sys.stdout.isatty():
-            print(_once(folder, options.json), flush=True)
+            print(_once(directory, options.json), flush=True)
         else:
-            _refreshing(folder)
+            _refreshing(directory)
     except GH200Error as error:
         print(error.render(), file=sys.stderr)
         return 2
@@ -59,17 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _once(folder: Path, as_json: bool) -> str:
-    seen = read_folder(folder)
+def _once(directory: Path, as_json: bool) -> str:
+    seen = read_directory(directory)
     if as_json:
         return json.dumps(seen.as_json(), indent=1, ensure_ascii=True)
     return "\n".join(page(seen, shutil.get_terminal_size((100, 0)).columns))
 
 
-def _refreshing(folder: Path) -> None:
+def _refreshing(directory: Path) -> None:
     print("\x1b[2J", end="")
     while True:
         columns, rows = shutil.get_terminal_size()
-        lines = page(read_folder(folder), columns)[: max(1, rows - 1)]
+        lines = page(read_directory(directory), columns)[: max(1, rows - 1)]
         print(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW, end="", flush=True)
         time.sleep(_SECONDS)

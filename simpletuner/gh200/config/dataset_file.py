@@ -113,7 +113,7 @@ class DatasetReader:
             text = f'{shown(entry["dataset_type"])} is a cache: use "cache_config" with "unified_memory" for it'
             self.problems.append(Problem(join_path(path, "dataset_type"), text))
         elif not entry.get("instance_data_dir"):
-            self.problems.append(Problem(join_path(path, "instance_data_dir"), "missing; the folder to hold in RAM"))
+            self.problems.append(Problem(join_path(path, "instance_data_dir"), "missing; the directory to hold in RAM"))
         block = entry.get(IN_MEMORY)
         for key in sorted(_REMOVED & block.keys()) if isinstance(block, Mapping) else ():
             self.notes.append(f'"{join_path(path, IN_MEMORY)}.{key}" is no longer a key and has no effect; remove it')
@@ -156,9 +156,9 @@ def entries_of_file(path: object) -> list[object] | None:
     return entries if isinstance(entries, list) else None
 
 
-def write_inline_datasets(text: str, folder: str) -> Path:
+def write_inline_datasets(text: str, directory: str) -> Path:
     """The inline datasets as the file upstream's factory reads; replaced in one step, as every rank writes it."""
-    target = Path(folder) / INLINE_FILE_NAME
+    target = Path(directory) / INLINE_FILE_NAME
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, text)

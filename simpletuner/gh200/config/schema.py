@@ -59,12 +59,12 @@ class CacheConfig(ConfigBlock):
     text_cache_type: CacheType = Field("disk", description="The same choice for text embeddings.")
     cache_dir: NotEmpty | None = Field(
         None,
-        description="Parent folder of the caches whose own folder (`cache_dir_vae`, `cache_dir_text`) is not set. "
+        description="Parent directory of the caches whose own directory (`cache_dir_vae`, `cache_dir_text`) is not set. "
         "Those win where both are given.",
     )
     persistent_cache: bool = Field(
         True,
-        description="Write new entries through to upstream's cache files. False keeps them in a folder of this run, "
+        description="Write new entries through to upstream's cache files. False keeps them in a directory of this run, "
         "removed at its end.",
     )
     memory_limit_gb: Gigabytes | None = Field(
@@ -131,7 +131,7 @@ class Optimizations(ConfigBlock):
     managed_memory_limit_gb: Gigabytes | None = Field(
         None,
         description="Most managed memory torch may take, in GB (10^9 bytes); beyond it torch is out of memory. Absent:"
-        " `uvm_oversubscription_ratio` times the GPU's memory. Free memory and control groups bound it too.",
+        " `uvm_oversubscription_ratio` times the GPU's memory. Free memory and cgroups bound it too.",
     )
     enable_batch_size_rampup: bool = Field(
         False,
@@ -192,12 +192,12 @@ class Optimizations(ConfigBlock):
     accept_changed_ramp: bool = Field(
         False,
         description="Resume a run whose ramp settings differ from the ones its checkpoint was made with. False "
-        "refuses such a resume.",
+        "rejects such a resume.",
     )
     checkpoint_on_signal: bool = Field(
         False,
         description="SIGTERM or SIGUSR1 to any rank: finish the window, write a checkpoint, leave with exit code 85 and "
-        "`gh200_left.json` in the output folder. A second signal ends at once. False: signals are upstream's.",
+        "`gh200_left.json` in the output directory. A second signal ends at once. False: signals are upstream's.",
     )
     fast_start: bool | None = Field(
         None,
@@ -248,7 +248,9 @@ class DatasetEntry(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     id: NotEmpty = Field(description="Name of the dataset, unique in the list.")
-    type: str = Field("local", description='Upstream\'s backend types, or "in_memory" for a local folder held in RAM.')
+    type: str = Field(
+        "local", description='Upstream\'s backend types, or "in_memory" for a local directory held in RAM.'
+    )
     in_memory: InMemory | None = Field(None, description='Options of a dataset of type "in_memory".')
 
 

@@ -39,7 +39,7 @@ def read_config_settings(config: Mapping[str, object], environ: Mapping[str, str
 
 
 def read_batch_sizes(config: Mapping[str, object]) -> BatchSizes:
-    """Upstream's sizes, from its parsed config or from a config file, or what upstream would refuse there."""
+    """Upstream's sizes, from its parsed config or from a config file, or what upstream would reject there."""
     try:
         return BatchSizes.model_validate(dict(config))
     except ValidationError as error:
@@ -201,7 +201,7 @@ class _Reader:
 
 
 def _meaning(key: str, value: object) -> object:
-    """A value of `gh200_optimizations` as its model reads it; as it was written where the model refuses it."""
+    """A value of `gh200_optimizations` as its model reads it; as it was written where the model rejects it."""
     try:
         return getattr(Optimizations.model_validate({key: value}), key)
     except ValidationError:

@@ -28,7 +28,7 @@ def train_command() -> None:
 
 
 def train_command_line(argv: list[str]) -> list[str]:
-    """Upstream's `train` command refuses unknown flags but passes `key=value` words on, so flags become those.
+    """Upstream's `train` command rejects unknown flags but passes `key=value` words on, so flags become those.
 
     Only a command line with --config or a GH200 key is touched.
     """

@@ -143,7 +143,7 @@ def try_allocation(device: Device, scale: float, room: Callable[[], int], tell: 
                 problem = str(error)
     except CudaError as error:
         if not run.base:
-            text = f"{gb(size)} of managed memory were refused: {error}"
+            text = f"{gb(size)} of managed memory were rejected: {error}"
             return Allocation(FAIL, text, "lower --oversubscription-scale; check ulimit -v", asked, 0, hbm)
         problem = "; ".join(filter(None, (problem, f"the memory could not be freed: {error}")))
         return _verdict(run, asked, hbm, scale, problem, False, time.monotonic() - began)

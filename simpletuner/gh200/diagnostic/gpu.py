@@ -121,7 +121,7 @@ def _from_nvml(nvml: Any, problems: dict[str, str]) -> tuple[list[Gpu], str | No
         nvml.nvmlInit()
         version = _asked(nvml.nvmlSystemGetDriverVersion)
         return [_nvml_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())], version
-    except Exception as error:  # NVML's own error type is only known to the module that may be a stand-in
+    except Exception as error:  # NVML's own error type is only known to the module that may be a fake
         problems["NVML"] = str(error)
         return [], None
     finally:

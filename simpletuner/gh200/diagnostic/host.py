@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..memory.limits import Cgroup, Limit, control_groups, memory_limits
+from ..memory.limits import Cgroup, Limit, cgroups, memory_limits
 from ..memory.numa import listed, memory_of
 from .machine import Machine, found_in
 
@@ -62,14 +62,14 @@ class Host:
 
 def read_host(machine: Machine) -> Host:
     root = machine.root
-    nodes_folder, cgroup = root / "sys/devices/system/node", root / "sys/fs/cgroup"
+    nodes_directory, cgroup = root / "sys/devices/system/node", root / "sys/fs/cgroup"
     total, available = (
         int(found_in(root / "proc/meminfo", rf"^{name}:\s+(\d+) kB$") or 0) * 1024
         for name in ("MemTotal", "MemAvailable")
     )
     # Without them the machine says nothing of its memory, and there is nothing to be bounded by.
-    limits = memory_limits(proc=root / "proc", cgroup=cgroup, nodes=nodes_folder) if total and available else ()
-    nodes = _nodes(nodes_folder)
+    limits = memory_limits(proc=root / "proc", cgroup=cgroup, nodes=nodes_directory) if total and available else ()
+    nodes = _nodes(nodes_directory)
     gpu_nodes = [node for node in nodes if not node.cpus and node.total_bytes]
     memlock = found_in(root / "proc/self/limits", r"^Max locked memory\s+(\w+)")
     shm = machine.filesystem(root / "dev/shm")
@@ -78,7 +78,7 @@ def read_host(machine: Machine) -> Host:
         kernel=machine.kernel,
         page_bytes=machine.page_size,
         cpus=len(machine.cpus),
-        cpu_nodes_used=_nodes_used(nodes_folder, nodes, machine.cpus),
+        cpu_nodes_used=_nodes_used(nodes_directory, nodes, machine.cpus),
         transparent_hugepages=found_in(root / "sys/kernel/mm/transparent_hugepage/enabled", r"\[(\w+)\]"),
         numa_balancing=found_in(root / "proc/sys/kernel/numa_balancing", r"(\S+)"),
         init_on_alloc=found_in(root / "proc/cmdline", r".*\binit_on_alloc=(\S+)"),
@@ -87,7 +87,7 @@ def read_host(machine: Machine) -> Host:
         memory_available_bytes=available,
         gpu_nodes_total_bytes=sum(node.total_bytes for node in gpu_nodes),
         gpu_nodes_free_bytes=sum(node.free_bytes for node in gpu_nodes),
-        groups=tuple(sorted(control_groups(root / "proc", cgroup), key=lambda group: group.limit_bytes)),
+        groups=tuple(sorted(cgroups(root / "proc", cgroup), key=lambda group: group.limit_bytes)),
         rooms=tuple(limits),
         memlock_bytes=UNLIMITED if memlock == "unlimited" else int(memlock) if memlock else None,
         shm_total_bytes=shm[0] if shm else None,
@@ -95,17 +95,17 @@ def read_host(machine: Machine) -> Host:
     )
 
 
-def _nodes(folder: Path) -> tuple[Node, ...]:
+def _nodes(directory: Path) -> tuple[Node, ...]:
     return tuple(
         Node(
             number,
-            len(listed(folder / f"node{number}/cpulist")),
-            memory_of(number, "MemTotal", folder),
-            memory_of(number, "MemFree", folder),
+            len(listed(directory / f"node{number}/cpulist")),
+            memory_of(number, "MemTotal", directory),
+            memory_of(number, "MemFree", directory),
         )
-        for number in sorted(listed(folder / "online"))
+        for number in sorted(listed(directory / "online"))
     )
 
 
-def _nodes_used(folder: Path, nodes: tuple[Node, ...], cpus: frozenset[int]) -> tuple[int, ...]:
-    return tuple(node.number for node in nodes if cpus & listed(folder / f"node{node.number}/cpulist"))
+def _nodes_used(directory: Path, nodes: tuple[Node, ...], cpus: frozenset[int]) -> tuple[int, ...]:
+    return tuple(node.number for node in nodes if cpus & listed(directory / f"node{node.number}/cpulist"))

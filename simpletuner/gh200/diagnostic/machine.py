@@ -141,5 +141,5 @@ class Machine:
 
     @property
     def tree(self) -> Path:
-        """The folder the package lies in: the repository, a fork, or whatever it was copied to."""
+        """The directory the package lies in: the repository, a fork, or whatever it was copied to."""
         return self.package.parent

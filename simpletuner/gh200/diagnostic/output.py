@@ -28,12 +28,12 @@ ROOM = 1 << 20
 
 def check_output(target: Path) -> None:
     """Leaves nothing behind."""
-    folder = target.resolve().parent
+    directory = target.resolve().parent
     try:
         if target.is_dir():
-            raise IsADirectoryError(21, "is a folder")
+            raise IsADirectoryError(21, "is a directory")
         if _is_plain(target):
-            with tempfile.TemporaryFile(dir=folder) as tried:
+            with tempfile.TemporaryFile(dir=directory) as tried:
                 tried.write(bytes(ROOM))
                 tried.flush()
     except OSError as error:
@@ -41,7 +41,7 @@ def check_output(target: Path) -> None:
             "The report cannot be written.",
             where=str(target),
             why=error.strerror or str(error),
-            fix="name a file in a folder that exists and can be written with --output FILE",
+            fix="name a file in a directory that exists and can be written with --output FILE",
         ) from error
 
 

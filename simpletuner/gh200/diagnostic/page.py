@@ -32,7 +32,7 @@ def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
     available = f"{gb(host.cpu_available_bytes)} available; a run may take {gb(host.room_bytes)}"
     yield "memory", f"{gb(host.cpu_memory_bytes)}, {available}; {shm}"
     for group in host.groups:
-        yield "control group", f"{group.name}: {gb(group.used_bytes)} used of {gb(group.limit_bytes)}"
+        yield "cgroup", f"{group.name}: {gb(group.used_bytes)} used of {gb(group.limit_bytes)}"
     nodes = [f"{node.number} ({node.cpus or 'no'} CPUs, {gb(node.total_bytes)})" for node in host.nodes]
     yield "NUMA nodes", ", ".join(nodes) or "the kernel does not say"
     huge, balancing = host.transparent_hugepages or "unknown", host.numa_balancing or "unknown"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..preflight.settings_check import UNJUDGED, judge_environment
 from .machine import Machine, found_in
-from .torch_build import ALLOCATOR_VARIABLES, BeyondHbm, Torch, beyond_hbm, read_torch, refusal
+from .torch_build import ALLOCATOR_VARIABLES, BeyondHbm, Torch, beyond_hbm, read_torch, rejection
 
 PREFIXES = ("GH200_", "SIMPLETUNER_GH200_")
 SHOWN_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "CUDA_VISIBLE_DEVICES", *ALLOCATOR_VARIABLES)
@@ -47,14 +47,14 @@ class Software:
 def read_software(machine: Machine) -> Software:
     torch = read_torch(machine)
     settings = {name: machine.environ[name] for name in ALLOCATOR_VARIABLES if machine.environ.get(name)}
-    refused: dict[str, str] = {}
+    rejected: dict[str, str] = {}
     problems: dict[str, str] = {}
     for name in settings if torch is not None and not torch.error else ():
-        verdict, unasked = refusal(machine, name)
-        refused |= {name: verdict} if verdict else {}
+        verdict, unasked = rejection(machine, name)
+        rejected |= {name: verdict} if verdict else {}
         problems |= {name: unasked} if unasked else {}
     wrong, notes = judge_environment(machine.environ)
-    fork = fork_folder(machine.package)
+    fork = fork_directory(machine.package)
     release = found_in(fork / "simpletuner/__init__.py", _VALUE.format("__version__")) if fork else None
     shown = {
         name: value
@@ -67,7 +67,7 @@ def read_software(machine: Machine) -> Software:
         torch=torch,
         packages={name: machine.installed(name) for name in PACKAGES},
         environment=shown,
-        refused_allocator_settings=refused,
+        refused_allocator_settings=rejected,
         environment_problems=wrong,
         environment_notes=notes,
         environment_unjudged=UNJUDGED,
@@ -77,16 +77,16 @@ def read_software(machine: Machine) -> Software:
         fork_revision=found_in(machine.tree / "gh200_rebase/__init__.py", _VALUE.format("REVISION")),
         fork_is_current=_is_current(machine.package, fork) if fork else None,
         least_torch=found_in(fork / "setup.py", r"[\"']torch\s*>=\s*([0-9.]+)") if fork else None,
-        beyond_hbm=beyond_hbm(torch, settings, refused),
+        beyond_hbm=beyond_hbm(torch, settings, rejected),
         problems=problems,
     )
 
 
-def fork_folder(package: Path) -> Path | None:
+def fork_directory(package: Path) -> Path | None:
     """Where upstream's package is: around this one in a fork, in build/fork in the repository."""
-    for folder in (package.parent, package.parent / "build/fork"):
-        if (folder / "simpletuner/__init__.py").is_file():
-            return folder
+    for directory in (package.parent, package.parent / "build/fork"):
+        if (directory / "simpletuner/__init__.py").is_file():
+            return directory
     return None
 
 
@@ -101,8 +101,8 @@ def _is_current(package: Path, fork: Path) -> bool:
     return fork == package.parent or _sources(package / "gh200") == _sources(fork / "simpletuner/gh200")
 
 
-def _sources(folder: Path) -> dict[Path, bytes]:
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.py")}
+def _sources(directory: Path) -> dict[Path, bytes]:
+    return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*.py")}
 
 
 def _shown_path(path: Path, tree: Path) -> str:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from ..offload.torch_api import ALLOCATOR_VARIABLES, PRIVATE, PUBLIC, asks_patched_allocator
 from .machine import Machine
 
-__all__ = ["ALLOCATOR_VARIABLES", "BeyondHbm", "Torch", "beyond_hbm", "read_torch", "refusal"]
+__all__ = ["ALLOCATOR_VARIABLES", "BeyondHbm", "Torch", "beyond_hbm", "read_torch", "rejection"]
 TORCH_SECONDS = 120.0
 POOLS, KEYS, NOTHING = "pools", "allocator keys", "nothing"
 
-# Upstream's folder may be the working directory: torch must be the installed one. Importing it accepts most bad allocator
+# Upstream's directory may be the working directory: torch must be the installed one. Importing it accepts most bad allocator
 # settings and fails at the first allocation; `judge` says at once, and newer releases have it under the first name.
 _WITH_TORCH = """
 import json, os, sys
@@ -84,8 +84,8 @@ def read_torch(machine: Machine) -> Torch | None:
     return Torch(**facts | {name: tuple(facts.get(name, ())) for name in ("architectures", "lacking")})
 
 
-def refusal(machine: Machine, variable: str) -> tuple[str, str]:
-    """Why torch refuses this variable's settings, empty when it takes them; and why it could not be asked."""
+def rejection(machine: Machine, variable: str) -> tuple[str, str]:
+    """Why torch rejects this variable's settings, empty when it takes them; and why it could not be asked."""
     environ = {name: value for name, value in machine.environ.items() if name not in ALLOCATOR_VARIABLES}
     environ[variable] = machine.environ[variable]
     judged = f"{_WITH_TORCH}judge(os.environ[{variable!r}])"
@@ -96,12 +96,12 @@ def refusal(machine: Machine, variable: str) -> tuple[str, str]:
     return said[1] if said else ran.last_line, ""
 
 
-def beyond_hbm(torch: Torch | None, settings: Mapping[str, str], refused: Mapping[str, str]) -> BeyondHbm:
-    """`settings` are the allocator settings of the environment, `refused` those that this torch does not take."""
+def beyond_hbm(torch: Torch | None, settings: Mapping[str, str], rejected: Mapping[str, str]) -> BeyondHbm:
+    """`settings` are the allocator settings of the environment, `rejected` those that this torch does not take."""
     if torch is None or torch.error:
         return BeyondHbm(NOTHING, "there is no torch that could")
     asked = [name for name, value in settings.items() if asks_patched_allocator(value)]
-    if torch.takes_uvm_keys and asked and not any(name in refused for name in asked):
+    if torch.takes_uvm_keys and asked and not any(name in rejected for name in asked):
         return BeyondHbm(
             KEYS, f"torch {torch.version} is a build with use_uvm keys, {asked[0]} sets them: its own allocator"
         )

@@ -83,7 +83,7 @@ class OneCopy:
             try:
                 self._buffer = torch.empty(-(-size // _GROWTH) * _GROWTH, dtype=torch.uint8, pin_memory=True)
             except RuntimeError as error:
-                raise PinningFailed(f"{size} bytes of pinned memory are refused: {error}") from error
+                raise PinningFailed(f"{size} bytes of pinned memory are rejected: {error}") from error
         return self._buffer[:size]
 
     def _sent(self, pinned: torch.Tensor) -> torch.Tensor:

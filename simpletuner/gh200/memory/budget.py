@@ -44,7 +44,7 @@ class ManagedBudget:
         return int(self._cells[IN_USE])
 
     def look(self) -> Limit:
-        """What machine and control group have free now; every block lowers it until somebody looks again."""
+        """What machine and cgroup have free now; every block lowers it until somebody looks again."""
         # Before the look: what is handed out meanwhile counts twice, never not at all.
         handed = int(self._cells[HANDED])
         self.tightest = memory_limits()[0]

@@ -15,7 +15,7 @@ _LARGEST_HEADROOM = 8 * GB
 # cgroup v1 writes "no limit" as a number near 2**63.
 _UNLIMITED = 1 << 60
 
-LimitKind = Literal["machine", "control group", "operator"]
+LimitKind = Literal["machine", "cgroup", "operator"]
 
 
 class OverMemoryLimit(GH200Error):
@@ -33,7 +33,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Cgroup:
-    """A memory limit of a control group above this process; reclaimable is file cache that counts as used."""
+    """A memory limit of a cgroup above this process; reclaimable is file cache that counts as used."""
 
     name: str
     limit_bytes: int
@@ -75,9 +75,9 @@ def memory_limits(
     limits = [
         Limit("machine", "free memory of the machine (MemAvailable, less headroom)", max(0, available - headroom))
     ]
-    for group in control_groups(proc, cgroup):
+    for group in cgroups(proc, cgroup):
         room = max(0, group.free_bytes - min(headroom, group.free_bytes // 10))
-        limits.append(Limit("control group", f"memory limit of the control group {group.name} (less headroom)", room))
+        limits.append(Limit("cgroup", f"memory limit of the cgroup {group.name} (less headroom)", room))
     if memory_limit_gb is not None:
         limits.append(Limit("operator", "in_memory.memory_limit_gb", int(memory_limit_gb * GB)))
     return sorted(limits, key=lambda limit: limit.bytes)
@@ -93,7 +93,7 @@ def format_size(number: float) -> str:
 
 
 def over_limit(dataset: str, need: int, limit: Limit, *, estimated: bool, compressed: bool) -> OverMemoryLimit:
-    """The refusal, with need, limit and what would help."""
+    """The rejection, with need, limit and what would help."""
     helps = ['set in_memory.on_limit to "partial" to hold what fits and read the rest from disk']
     if limit.kind == "operator":
         helps.append("raise in_memory.memory_limit_gb")
@@ -117,7 +117,7 @@ def _cpu_memory(proc: Path, nodes: Path, field: str, node_field: str) -> int:
     return max(0, int(fields[field].split()[0]) * 1024 - on_gpus)
 
 
-def control_groups(proc: Path, root: Path) -> Iterator[Cgroup]:
+def cgroups(proc: Path, root: Path) -> Iterator[Cgroup]:
     """Those above this process that have a limit, innermost first."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
@@ -135,10 +135,10 @@ def _up_the_tree(root: Path, path: str, version: _Version) -> Iterator[Cgroup]:
     mount = root / version.mount
     parts = [part for part in path.split("/") if part and part != ".."]
     for depth in range(len(parts), -1, -1):
-        folder = mount.joinpath(*parts[:depth])
-        maximum, current = _number(folder / version.maximum), _number(folder / version.current)
+        directory = mount.joinpath(*parts[:depth])
+        maximum, current = _number(directory / version.maximum), _number(directory / version.current)
         if maximum is not None and current is not None and maximum < _UNLIMITED:
-            reclaimable = _reclaimable(folder / "memory.stat", version.reclaimable)
+            reclaimable = _reclaimable(directory / "memory.stat", version.reclaimable)
             yield Cgroup("/" + "/".join(parts[:depth]), maximum, current, reclaimable)
 
 

@@ -1,1 +1,1 @@
-"""From a folder of pictures to a config that trains: `python -m simpletuner.gh200.new_job FOLDER`."""
+"""From a directory of images to a config that trains: `python -m simpletuner.gh200.new_job DIRECTORY`."""

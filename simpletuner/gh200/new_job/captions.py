@@ -1,4 +1,4 @@
-"""The captions of a folder: in a file beside each picture, or in one table for all."""
+"""The captions of a directory: in a file beside each image, or in one table for all."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ _BESIDE = (CAPTION, ".caption")
 _TABLES = ("metadata.jsonl", "metadata.csv")
 
 
-def with_captions(folder: ImageDirectory) -> tuple[ImageDirectory, str]:
-    """The folder with its captions, and where they are if upstream would not find them beside the pictures."""
-    folder, kinds = _beside(folder)
+def with_captions(directory: ImageDirectory) -> tuple[ImageDirectory, str]:
+    """The directory with its captions, and where they are if upstream would not find them beside the images."""
+    directory, kinds = _beside(directory)
     elsewhere = f"{' and '.join(kinds)} files" if kinds else ""
-    tables = [name for name in folder.names if name.lower().endswith(".parquet") or name.lower() in _TABLES]
-    if not tables or not folder.uncaptioned:
-        return folder, elsewhere
+    tables = [name for name in directory.names if name.lower().endswith(".parquet") or name.lower() in _TABLES]
+    if not tables or not directory.uncaptioned:
+        return directory, elsewhere
     if len(tables) > 1:
         raise GH200Error(
-            "The folder has more than one table of captions.",
+            "The directory has more than one table of captions.",
             where=", ".join(tables),
-            fix="leave one of them, or write the captions into .txt files beside the pictures",
+            fix="leave one of them, or write the captions into .txt files beside the images",
         )
     (table,) = tables
-    found = _matched(folder.usable, _captions_of(folder.root / table))
+    found = _matched(directory.usable, _captions_of(directory.root / table))
     if not found:
         raise GH200Error(
-            "No row of the table belongs to a picture of the folder.",
-            where=str(folder.root / table),
+            "No row of the table belongs to an image of the directory.",
+            where=str(directory.root / table),
             why=f"looked for file names in {', '.join(_FILE_COLUMNS)} and captions in {', '.join(_CAPTION_COLUMNS)}",
-            fix="name the columns so, or write the captions into .txt files beside the pictures",
+            fix="name the columns so, or write the captions into .txt files beside the images",
         )
-    return replace(folder, captions={**found, **{k: v for k, v in folder.captions.items() if v}}), table
+    return replace(directory, captions={**found, **{k: v for k, v in directory.captions.items() if v}}), table
 
 
-def _beside(folder: ImageDirectory) -> tuple[ImageDirectory, list[str]]:
-    """With the captions in files of a picture's name, why others cannot be read, and suffixes upstream does not read."""
-    there = {(stem, suffix.lower()): name for name in folder.names for stem, suffix in [os.path.splitext(name)]}
+def _beside(directory: ImageDirectory) -> tuple[ImageDirectory, list[str]]:
+    """With the captions in files of an image's name, why others cannot be read, and suffixes upstream does not read."""
+    there = {(stem, suffix.lower()): name for name in directory.names for stem, suffix in [os.path.splitext(name)]}
     captions: dict[str, str] = {}
     unread: dict[str, str] = {}
     foreign: set[str] = set()
-    for picture in folder.usable:
-        stem = os.path.splitext(picture)[0]
+    for image in directory.usable:
+        stem = os.path.splitext(image)[0]
         for name in (there[stem, suffix] for suffix in _BESIDE if (stem, suffix) in there):
             try:
-                captions[picture] = (folder.root / name).read_text(encoding="utf-8-sig").strip()
+                captions[image] = (directory.root / name).read_text(encoding="utf-8-sig").strip()
             except (OSError, UnicodeDecodeError) as error:
                 why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
-                unread[picture] = f"has a caption that cannot be used: {name} {why}"
+                unread[image] = f"has a caption that cannot be used: {name} {why}"
                 continue
-            if captions[picture]:
+            if captions[image]:
                 if name != stem + CAPTION:
                     foreign.add(os.path.splitext(name)[1])
                 break
-    return replace(folder, captions=captions, unread=unread), sorted(foreign)
+    return replace(directory, captions=captions, unread=unread), sorted(foreign)
 
 
 def _captions_of(path: Path) -> dict[str, str]:
@@ -109,13 +109,13 @@ def _text(value: object) -> str:
     return "" if first is None or isinstance(first, list) else str(first).strip()
 
 
-def _matched(pictures: list[str], rows: Mapping[str, str]) -> dict[str, str]:
+def _matched(images: list[str], rows: Mapping[str, str]) -> dict[str, str]:
     """By whole relative path first, then by name, then by name without its suffix."""
     found: dict[str, str] = {}
-    for picture in pictures:
-        stem = os.path.splitext(picture)[0]
-        for key in (picture, os.path.basename(picture), stem, os.path.basename(stem)):
+    for image in images:
+        stem = os.path.splitext(image)[0]
+        for key in (image, os.path.basename(image), stem, os.path.basename(stem)):
             if key in rows:
-                found[picture] = rows[key]
+                found[image] = rows[key]
                 break
     return found

@@ -1,4 +1,4 @@
-"""Every choice of a job, with its reason: the config that trains, from the folder, the model and the machine."""
+"""Every choice of a job, with its reason: the config that trains, from the directory, the model and the machine."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Job:
 
 
 def choose(
-    folder: ImageDirectory, data: Path, model: Model, machine: TargetMachine, wishes: JobOptions, root: Path
+    directory: ImageDirectory, data: Path, model: Model, machine: TargetMachine, wishes: JobOptions, root: Path
 ) -> Job:
-    """`data` is where training reads the pictures: the folder itself, or one of links to what can be used."""
-    sizes = list(folder.sizes.values())
+    """`data` is where training reads the images: the directory itself, or one of links to what can be used."""
+    sizes = list(directory.sizes.values())
     edge, edge_why = resolution_for(sizes, model.edge)
     resolution = wishes.resolution or edge
     batch_size = wishes.batch_size or (4 if machine.gpu_bytes >= _LARGE_GPU else 1)
@@ -70,18 +70,18 @@ def choose(
     assert rules is not None
     buckets = buckets_for(sizes, rules, window)
     config = _base(model, machine, wishes, resolution, batch_size, steps, root)
-    config["datasets"] = _datasets(folder, data, machine, wishes, resolution, buckets, root)
+    config["datasets"] = _datasets(directory, data, machine, wishes, resolution, buckets, root)
     config |= _ours(machine, unit, window, steps)
     if "target_effective_batch_size" not in config["gh200_optimizations"]:
         config["gradient_accumulation_steps"] = window // unit
-    _validation(config, folder, machine, wishes, resolution)
+    _validation(config, directory, machine, wishes, resolution)
     said = {
         "model": f"{config['pretrained_model_name_or_path']}, family {model.family} ({model.why}), "
         f"VAE {'its own' if model.vae == model.name else config['pretrained_vae_model_name_or_path']}",
         "resolution": f"{resolution}, by area ({'--resolution' if wishes.resolution else edge_why})",
-        "buckets": f"{_shown(buckets.counts)}: no picture is cut to another shape",
+        "buckets": f"{_shown(buckets.counts)}: no image is cut to another shape",
         "batch": _batch_words(batch_size, window, buckets, wishes),
-        "length": f"{steps} steps ({'--steps' if wishes.steps else 'about 40 looks at every picture, 500 to 5000'})",
+        "length": f"{steps} steps ({'--steps' if wishes.steps else 'about 40 looks at every image, 500 to 5000'})",
         "memory": _memory_words(config, machine),
         "tracker": f"{config['report_to']}; prompt: {config['validation_prompt']!r}",
     }
@@ -105,7 +105,7 @@ def _batch_words(batch_size: int, window: int, buckets: Buckets, wishes: JobOpti
 def _memory_words(config: Mapping[str, Any], machine: TargetMachine) -> str:
     staged = config["datasets"][0]["type"] == "in_memory"
     limit = config["datasets"][0].get("in_memory", {}).get("memory_limit_gb")
-    held = f"pictures held in RAM (at most {limit} GB)" if staged else "pictures read from disk"
+    held = f"images held in RAM (at most {limit} GB)" if staged else "images read from disk"
     return f"{held}, caches at most {config['cache_config']['memory_limit_gb']} GB, of {machine.room / GB:.0f} GB that can be had"
 
 
@@ -153,7 +153,7 @@ def _base(
 
 
 def _datasets(
-    folder: ImageDirectory,
+    directory: ImageDirectory,
     data: Path,
     machine: TargetMachine,
     wishes: JobOptions,
@@ -161,16 +161,16 @@ def _datasets(
     buckets: Buckets,
     root: Path,
 ) -> list[dict[str, Any]]:
-    limit = max(1, -(-int(folder.bytes * 1.25) // GB))
-    staged = folder.bytes * 2 < machine.room // 2
-    captioned = any(folder.captions.values())
+    limit = max(1, -(-int(directory.bytes * 1.25) // GB))
+    staged = directory.bytes * 2 < machine.room // 2
+    captioned = any(directory.captions.values())
     images: dict[str, Any] = {
         "id": free_id(data, wishes.name),
         "type": "in_memory" if staged else "local",
         "dataset_type": "image",
-        # Upstream writes latents of nested pictures where it does not look for them, unless it is told the whole path.
+        # Upstream writes latents of nested images where it does not look for them, unless it is told the whole path.
         "instance_data_dir": os.path.abspath(data)
-        if any("/" in name for name in folder.sizes)
+        if any("/" in name for name in directory.sizes)
         else _placed(str(data), root),
         "cache_dir_vae": f"jobs/{wishes.name}/cache/vae",
         "caption_strategy": "textfile" if captioned else "instanceprompt",
@@ -182,7 +182,7 @@ def _datasets(
         "repeats": buckets.repeats,
     }
     if not captioned:
-        images["instance_prompt"] = wishes.caption or folder.root.resolve().name.replace("_", " ")
+        images["instance_prompt"] = wishes.caption or directory.root.resolve().name.replace("_", " ")
     if staged:
         images["in_memory"] = {"compression": "lz4", "memory_limit_gb": limit}
     text = {
@@ -215,9 +215,9 @@ def _ours(machine: TargetMachine, unit: int, window: int, steps: int) -> dict[st
 
 
 def _validation(
-    config: dict[str, Any], folder: ImageDirectory, machine: TargetMachine, wishes: JobOptions, resolution: int
+    config: dict[str, Any], directory: ImageDirectory, machine: TargetMachine, wishes: JobOptions, resolution: int
 ) -> None:
-    first = next((folder.captions[name] for name in folder.usable if folder.captions.get(name)), "")
+    first = next((directory.captions[name] for name in directory.usable if directory.captions.get(name)), "")
     prompt = wishes.prompt or first.splitlines()[0][:_LONGEST_PROMPT] if (wishes.prompt or first) else ""
     config |= {
         "validation_prompt": prompt or config["datasets"][0].get("instance_prompt", ""),

@@ -1,4 +1,4 @@
-"""What is in a folder: pictures and their sizes, and what cannot be used, each by name."""
+"""What is in a directory: images and their sizes, and what cannot be used, each by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from ..backends.ram.listing import list_dataset
 from ..errors import GH200Error
 from ..image_headers import Header, Size, header
-from ..preflight.samples import picture_suffixes
+from ..preflight.samples import image_suffixes
 
 CAPTION = ".txt"
 _TAIL = 64
@@ -23,7 +23,7 @@ _FOREIGN = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", 
 
 @dataclass(frozen=True)
 class ImageDirectory:
-    """Names are relative to the folder. `unusable` says why for each picture left out, `unread` for each caption."""
+    """Names are relative to the directory. `unusable` says why for each image left out, `unread` for each caption."""
 
     root: Path
     names: tuple[str, ...]
@@ -43,15 +43,15 @@ class ImageDirectory:
 
 
 def look_at(root: Path) -> ImageDirectory:
-    """Every file below the folder, as upstream will walk it; one clear error where there is nothing to train on."""
+    """Every file below the directory, as upstream will walk it; one clear error where there is nothing to train on."""
     if not root.is_dir():
         there = "is a file" if root.exists() else "does not exist"
-        raise GH200Error(f"The folder {there}.", where=str(root), fix="name a folder that holds pictures")
+        raise GH200Error(f"The directory {there}.", where=str(root), fix="name a directory that holds images")
     if not _is_text(os.path.abspath(root)):
-        raise GH200Error("The folder's name is not UTF-8.", where=_as_text(str(root)), fix="rename it")
+        raise GH200Error("The directory's name is not UTF-8.", where=_as_text(str(root)), fix="rename it")
     listing = list_dataset(root)
     names = sorted(os.path.relpath(path, listing.root) for path, _ in listing.names)
-    suffixes = picture_suffixes()
+    suffixes = image_suffixes()
     sizes: dict[str, Size] = {}
     unusable = {
         _as_text(os.path.relpath(path, listing.root)): f"cannot be read:{why}"
@@ -60,8 +60,8 @@ def look_at(root: Path) -> ImageDirectory:
     used: dict[str, str] = {}
     for name in names:
         stem, suffix = os.path.splitext(name)
-        if refused := _refused(name, suffix.lower(), suffixes):
-            unusable[_as_text(name)] = refused
+        if rejected := _rejected(name, suffix.lower(), suffixes):
+            unusable[_as_text(name)] = rejected
         elif suffix.lower() in suffixes and stem in used:
             unusable[name] = (
                 f"differs from {used[stem]} in the suffix only; upstream keeps one latent for both: rename it"
@@ -71,20 +71,20 @@ def look_at(root: Path) -> ImageDirectory:
             used |= {stem: name} if name in sizes else {}
     if not sizes:
         raise GH200Error(
-            "There is no picture to train on.",
+            "There is no image to train on.",
             where=str(root),
             why="\n".join(f"{name} {why}" for name, why in sorted(unusable.items())[:20])
-            or "the folder holds no pictures",
-            fix="name a folder with JPEG, PNG or WebP files",
+            or "the directory holds no images",
+            fix="name a directory with JPEG, PNG or WebP files",
         )
     size = sum(file.size for file in listing.files)
     return ImageDirectory(root, tuple(names), sizes, unusable=unusable, bytes=size)
 
 
-def _refused(name: str, suffix: str, suffixes: Collection[str]) -> str:
-    """Why a picture or video cannot be used, as far as its name tells."""
+def _rejected(name: str, suffix: str, suffixes: Collection[str]) -> str:
+    """Why an image or video cannot be used, as far as its name tells."""
     if suffix in _VIDEOS:
-        return "is a video; a picture job does not train on it"
+        return "is a video; an image job does not train on it"
     if suffix in _FOREIGN and suffix not in suffixes:
         return f"is {suffix.lstrip('.').upper()}, which Pillow cannot read here; convert it to JPEG or PNG"
     return "has a name that is not UTF-8; rename it" if suffix in suffixes and not _is_text(name) else ""
@@ -110,7 +110,7 @@ def _unfit(found: Header) -> str:
 
 
 def _damage(path: Path) -> str:
-    """Why the picture's body cannot be read, or nothing; decodes only where the end of the file is not the format's."""
+    """Why the image's body cannot be read, or nothing; decodes only where the end of the file is not the format's."""
     if _ends_well(path):
         return ""
     try:

@@ -47,16 +47,16 @@ def choose_model(
     if source.where == "missing":
         raise GH200Error(
             "The model does not exist.", where=f"--model {name}",
-            fix="name a folder that holds model_index.json, or a model of the hub as OWNER/NAME",
+            fix="name a directory that holds model_index.json, or a model of the hub as OWNER/NAME",
         )  # fmt: skip
     if source.where == "file":
         raise GH200Error(
-            "The model is a single file; a folder in the diffusers layout is wanted.",
+            "The model is a single file; a directory in the diffusers layout is wanted.",
             where=f"--model {name}",
-            fix="convert it with diffusers (from_single_file, save_pretrained) and name the folder",
+            fix="convert it with diffusers (from_single_file, save_pretrained) and name the directory",
         )
-    if source.where == "folder":
-        return _from_folder(Path(name), family, vae, upstream)
+    if source.where == "directory":
+        return _from_directory(Path(name), family, vae, upstream)
     listed = [key for key, known in upstream.families.items() if name in (known.get("models") or {}).values()]
     if family:
         return _from_hub(name, family, None, vae, "--family")
@@ -78,8 +78,8 @@ def _from_hub(name: str, family: str, flavour: str | None, vae: str | None, why:
     return Model(name, family, flavour, vae or _HUB_VAE.get(family, name), _EDGE.get(family, _USUAL_EDGE), why)
 
 
-def _from_folder(folder: Path, family: str | None, vae: str | None, upstream: Upstream) -> Model:
-    pipeline = pipeline_of(folder)
+def _from_directory(directory: Path, family: str | None, vae: str | None, upstream: Upstream) -> Model:
+    pipeline = pipeline_of(directory)
     families = families_of(pipeline, upstream) if pipeline else []
     if family is None and len(families) != 1:
         what = (
@@ -89,31 +89,31 @@ def _from_folder(folder: Path, family: str | None, vae: str | None, upstream: Up
         )
         raise GH200Error(
             f"The model {what}.",
-            where=f"--model {folder}",
-            why="" if pipeline else f"there is no {folder / 'model_index.json'}",
+            where=f"--model {directory}",
+            why="" if pipeline else f"there is no {directory / 'model_index.json'}",
             fix="name it with --family"
             if pipeline
-            else "name the folder that holds that file, or the family with --family",
+            else "name the directory that holds that file, or the family with --family",
         )
     chosen = family or families[0]
-    part = folder / str(upstream.families[chosen].get("subfolder") or "unet")
+    part = directory / str(upstream.families[chosen].get("subfolder") or "unet")
     if not part.is_dir():
         raise GH200Error(
-            f"The folder holds no {part.name} of the family {chosen}.", where=f"--model {folder}",
-            fix="name a folder in the diffusers layout, or another --family",
+            f"The directory holds no {part.name} of the family {chosen}.", where=f"--model {directory}",
+            fix="name a directory in the diffusers layout, or another --family",
         )  # fmt: skip
-    own = (folder / "vae").is_dir()
+    own = (directory / "vae").is_dir()
     if not own and vae is None and upstream.families[chosen].get("vae_class"):
         raise GH200Error(
-            "The model has no vae folder.", where=f"--model {folder}", fix="name a VAE of its family with --vae"
+            "The model has no vae directory.", where=f"--model {directory}", fix="name a VAE of its family with --vae"
         )
     why = "--family" if family else f"model_index.json says {pipeline}"
-    return Model(str(folder), chosen, None, vae or str(folder), _edge(folder, part, chosen), why)
+    return Model(str(directory), chosen, None, vae or str(directory), _edge(directory, part, chosen), why)
 
 
-def _edge(folder: Path, part: Path, family: str) -> int:
+def _edge(directory: Path, part: Path, family: str) -> int:
     sample = _json(part / "config.json").get("sample_size")
-    blocks = _json(folder / "vae" / "config.json").get("block_out_channels")
+    blocks = _json(directory / "vae" / "config.json").get("block_out_channels")
     edge = sample[0] if isinstance(sample, list) and sample else sample
     if isinstance(edge, int) and edge > 0 and isinstance(blocks, list) and blocks:
         return int(edge * 2 ** (len(blocks) - 1))

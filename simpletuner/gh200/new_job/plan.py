@@ -18,14 +18,14 @@ _LARGEST_WINDOW = 32
 
 @dataclass(frozen=True)
 class Buckets:
-    """Pictures by shape, and how often all of them are repeated."""
+    """Images by shape, and how often all of them are repeated."""
 
     counts: Mapping[str, int]
     repeats: int
 
 
 def resolution_for(sizes: Collection[Size], edge: int) -> tuple[int, str]:
-    """What the model was made for, or less where the pictures are smaller: enlarging teaches blur."""
+    """What the model was made for, or less where the images are smaller: enlarging teaches blur."""
     usual = median(isqrt(width * height) for width, height in sizes)
     least = min(edge, FEWEST_EDGE)
     fits = max(least, int(usual) // STEP * STEP)
@@ -33,22 +33,22 @@ def resolution_for(sizes: Collection[Size], edge: int) -> tuple[int, str]:
         return edge, f"the model's own {edge}"
     return (
         fits,
-        f"half of the pictures are smaller than {int(usual) + 1}x{int(usual) + 1}; the model was made for {edge}",
+        f"half of the images are smaller than {int(usual) + 1}x{int(usual) + 1}; the model was made for {edge}",
     )
 
 
-def window_for(pictures: int, unit: int) -> int:
+def window_for(images: int, unit: int) -> int:
     """The target effective batch: larger sets take larger ones, in whole micro-batches."""
-    wanted = next((window for limit, window in _WINDOWS if pictures < limit), _LARGEST_WINDOW)
+    wanted = next((window for limit, window in _WINDOWS if images < limit), _LARGEST_WINDOW)
     return max(1, wanted // unit) * unit
 
 
 def buckets_for(sizes: Collection[Size], rules: Rules, window: int) -> Buckets:
-    """Shapes as they are. Repeats are for all pictures alike, so a rare shape does not come more often than others."""
+    """Shapes as they are. Repeats are for all images alike, so a rare shape does not come more often than others."""
     counts = dict(sorted(Counter(rules.bucket(size) for size in sizes).items()))
     return Buckets(counts, ceil(window / min(counts.values())) - 1)
 
 
-def steps_for(pictures: int, window: int) -> int:
-    """About forty looks at every picture, and neither too few nor too many updates to learn from."""
-    return max(500, min(5000, round(pictures * 40 / window / 50) * 50))
+def steps_for(images: int, window: int) -> int:
+    """About forty looks at every image, and neither too few nor too many updates to learn from."""
+    return max(500, min(5000, round(images * 40 / window / 50) * 50))

@@ -1,4 +1,4 @@
-"""Puts a job on disk, whole or not at all: the config, and links to the pictures it can use."""
+"""Puts a job on disk, whole or not at all: the config, and links to the images it can use."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class NameTaken(GH200Error):
         )
 
 
-def free_name(root: Path, wanted: str | None, folder: Path) -> str:
-    """The name asked for, which must be free, or the folder's own with the first number that is."""
+def free_name(root: Path, wanted: str | None, directory: Path) -> str:
+    """The name asked for, which must be free, or the directory's own with the first number that is."""
     if wanted is not None:
         if not re.fullmatch(r"\w[\w.-]*", wanted):
             raise GH200Error(
@@ -42,7 +42,7 @@ def free_name(root: Path, wanted: str | None, folder: Path) -> str:
         if os.path.lexists(root / JOBS / wanted):
             raise NameTaken(root / JOBS / wanted)
         return wanted
-    base = re.sub(r"[^\w.-]+", "-", folder.resolve().name).strip("-.") or "job"
+    base = re.sub(r"[^\w.-]+", "-", directory.resolve().name).strip("-.") or "job"
     return next(name for name in _numbered(base) if not os.path.lexists(root / JOBS / name))
 
 
@@ -56,23 +56,23 @@ def _numbered(name: str) -> Iterator[str]:
     yield from (f"{name}-{number}" for number in itertools.count(2))
 
 
-def needs_links(folder: ImageDirectory, captions_from: str) -> str:
-    """Why training cannot read the folder itself, or nothing."""
-    if folder.unusable:
-        return f"{len(folder.unusable)} files cannot be used"
+def needs_links(directory: ImageDirectory, captions_from: str) -> str:
+    """Why training cannot read the directory itself, or nothing."""
+    if directory.unusable:
+        return f"{len(directory.unusable)} files cannot be used"
     if captions_from:
         return f"the captions are in {captions_from}"
-    if not os.access(folder.root, os.W_OK):
-        return "upstream keeps its list of buckets there, and the folder cannot be written"
-    if folder.captions and folder.uncaptioned:
-        return f"{len(folder.uncaptioned)} pictures have no caption"
+    if not os.access(directory.root, os.W_OK):
+        return "upstream keeps its list of buckets there, and the directory cannot be written"
+    if directory.captions and directory.uncaptioned:
+        return f"{len(directory.uncaptioned)} images have no caption"
     return ""
 
 
 def write_job(
-    root: Path, name: str, config: Mapping[str, Any], links: Mapping[str, str] | None, folder: ImageDirectory
+    root: Path, name: str, config: Mapping[str, Any], links: Mapping[str, str] | None, directory: ImageDirectory
 ) -> Path:
-    """`links` has a caption for every picture to be linked; the job appears under its name in one step."""
+    """`links` has a caption for every image to be linked; the job appears under its name in one step."""
     place = root / JOBS / name
     part = place.with_name(f".{name}.{os.getpid()}")
     # Of a process that had this number and was killed.
@@ -80,7 +80,7 @@ def write_job(
     try:
         part.mkdir(parents=True)
         if links is not None:
-            _link(part / "images", folder, links)
+            _link(part / "images", directory, links)
         schema = os.path.relpath(root / SCHEMA, place)
         text = json.dumps({"$schema": schema, **config}, indent=2, ensure_ascii=False)
         (part / "config.json").write_text(text + "\n", encoding="utf-8")
@@ -92,15 +92,15 @@ def write_job(
             "The job could not be written; nothing of it was left.",
             where=str(place),
             why=f"{error.strerror or error}: {error.filename or ''}".rstrip(": "),
-            fix="make room, or make the folder writable",
+            fix="make room, or make the directory writable",
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return place / "config.json"
 
 
-def _link(target: Path, folder: ImageDirectory, captions: Mapping[str, str]) -> None:
-    source = Path(os.path.abspath(folder.root))
+def _link(target: Path, directory: ImageDirectory, captions: Mapping[str, str]) -> None:
+    source = Path(os.path.abspath(directory.root))
     for name, caption in captions.items():
         link = target / name
         link.parent.mkdir(parents=True, exist_ok=True)

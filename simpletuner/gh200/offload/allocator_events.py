@@ -56,11 +56,11 @@ class AllocatorEvents:
             self.counts[words] += count - self._read[note]
             self._read[note] = count
             if first:
-                so = "; torch reports that it is out of memory" if words.startswith("refused") else ""
+                so = "; torch reports that it is out of memory" if words.startswith("rejected") else ""
                 logger.warning("GH200 managed memory: %s for %s %s%s", format_size(size), self._kind, words, so)
 
     def _outcome(self, note: int) -> str:
-        return {ADVISE: "has no advice", FREE: "is not freed", POP: "leaves a context behind"}.get(note, "refused")
+        return {ADVISE: "has no advice", FREE: "is not freed", POP: "leaves a context behind"}.get(note, "rejected")
 
     def _why(self, note: int, detail: int) -> str:
         if note == OVER_LIMIT:

@@ -50,7 +50,7 @@ class Blocks:
         return [(start, size) for start, size in self._rows().tolist() if start]
 
     def tell(self) -> None:
-        """What was refused since the last time, in the log and in the report."""
+        """What was rejected since the last time, in the log and in the report."""
         with self._turn:
             self._notes.tell()
 
@@ -61,7 +61,7 @@ class Blocks:
             "blocks": len(self.ranges()),
             "bytes": int(self._cells[BYTES]),
             "peak_bytes": self.peak,
-            "refused": dict(self._notes.counts),
+            "rejected": dict(self._notes.counts),
         }
 
     def _rows(self) -> Any:

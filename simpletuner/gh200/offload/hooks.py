@@ -20,7 +20,7 @@ from ..memory.residency import places
 from ..runtime import MANAGED, MANAGED_MEMORY, Run
 from .blocks import Blocks, Kind
 from .overrides import GradientPoolHooks, OffloadTrainerOverrides
-from .rejections import refuse
+from .rejections import reject
 from .torch_api import ALLOCATOR_VARIABLES, asks_patched_allocator
 from .torch_pool import TorchPool, check_compiler, check_torch
 
@@ -71,7 +71,7 @@ class ManagedMemory:
         return any(pool.blocks.owns(base) for pool in self._pools.values())
 
     def _look(self) -> None:
-        """Does for native code what only Python can: looks for room, and says what was refused."""
+        """Does for native code what only Python can: looks for room, and says what was rejected."""
         while not self._ended.wait(LOOK_SECONDS):
             try:
                 self.budget.look()
@@ -105,7 +105,7 @@ class ManagedMemory:
 
 
 def begin(trainer: Any, run: Run) -> None:
-    """After the Accelerator and before any model; refuses what was never shown to be exact."""
+    """After the Accelerator and before any model; rejects what was never shown to be exact."""
     asked = run.settings.optimizations
     if asked.managed_memory == "off":
         return
@@ -116,7 +116,7 @@ def begin(trainer: Any, run: Run) -> None:
     if _patched_torch():
         run.report_on(MANAGED, "by the patched PyTorch's own allocator (use_uvm); our pools stay out of its way")
         return
-    refuse(trainer)
+    reject(trainer)
     check_torch()
     _check_allocator_settings()
     ordinal = cuda_device()

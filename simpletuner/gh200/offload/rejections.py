@@ -1,4 +1,4 @@
-"""Where managed memory is refused before anything is loaded: what was never shown to give the same bits."""
+"""Where managed memory is rejected before anything is loaded: what was never shown to give the same bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHARDS = "its shards are made, freed and gathered by torch, outside of our seam
 _ACTIVATIONS = "it moves activations by itself"
 _GRAPHS = "CUDA graphs keep pools of their own and replay addresses"
 # The operator's own key, or the launcher's: what would be unproved.
-REFUSED = {
+REJECTED = {
     "DeepSpeed": "its engine allocates and frees the state itself",
     "FSDP": _SHARDS,
     "fsdp_enable": _SHARDS,
@@ -31,7 +31,7 @@ REFUSED = {
 }
 
 
-def refuse(trainer: Any) -> None:
+def reject(trainer: Any) -> None:
     config, distributed = vars(trainer.config), getattr(trainer.accelerator.distributed_type, "value", "")
     offload = str(config.get("optimizer_cpu_offload_method") or "none").lower()
     not_a_switch = {
@@ -43,10 +43,10 @@ def refuse(trainer: Any) -> None:
         "dynamo_mode": str(config.get("dynamo_mode")) in ("reduce-overhead", "max-autotune"),
         "dynamo_backend": str(config.get("dynamo_backend")) == "cudagraphs",
     }
-    found = [f"{key}: {why}" for key, why in REFUSED.items() if not_a_switch.get(key, config.get(key))]
+    found = [f"{key}: {why}" for key, why in REJECTED.items() if not_a_switch.get(key, config.get(key))]
     if found:
         raise ManagedMemoryRejected(
-            "gh200_optimizations.managed_memory is refused in this run.",
+            "gh200_optimizations.managed_memory is rejected in this run.",
             why="it was never shown to give the same bits together with:\n" + "\n".join(found),
             fix="turn that off (managed memory makes most of it needless), or set managed_memory to off",
         )

@@ -47,7 +47,7 @@ class Preemption(Overrides):
     """Listens from the beginning of a run; notes what its Trainer saves once there is an Accelerator."""
 
     upstream_class = "Trainer"
-    feature, refusal = "checkpoint_on_signal", PreemptionError
+    feature, rejection = "checkpoint_on_signal", PreemptionError
 
     def __init__(self, run: Run) -> None:
         super().__init__()

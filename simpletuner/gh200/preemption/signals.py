@@ -34,7 +34,7 @@ class Signals:
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        _refuse_where_unheard()
+        _reject_where_unheard()
         for number in ASKING:
             # None is a handler that was not set from Python and cannot be put back by it.
             self._before[number] = signal.signal(number, self._hear) or signal.SIG_DFL
@@ -66,23 +66,23 @@ class Signals:
             raise SystemExit(EXIT_CODE)
 
 
-def _refuse_where_unheard() -> None:
+def _reject_where_unheard() -> None:
     if threading.current_thread() is not threading.main_thread():
         raise PreemptionError(
-            "gh200_optimizations.checkpoint_on_signal is refused in this run.",
+            "gh200_optimizations.checkpoint_on_signal is rejected in this run.",
             why="the Trainer was not made in the main thread, and Python tells no other thread of a signal",
             fix="start the run with train.py or simpletuner train, or turn the key off",
         )
     if os.environ.get(_UPSTREAMS_DUMP):
         raise PreemptionError(
-            f"gh200_optimizations.checkpoint_on_signal is refused while {_UPSTREAMS_DUMP} is set.",
+            f"gh200_optimizations.checkpoint_on_signal is rejected while {_UPSTREAMS_DUMP} is set.",
             why="upstream then writes where every thread is whenever SIGUSR1 comes; both cannot have that signal",
             fix=f"unset {_UPSTREAMS_DUMP}, or turn the key off",
         )
     taken = [number.name for number in ASKING if callable(signal.getsignal(number))]
     if taken:
         raise PreemptionError(
-            "gh200_optimizations.checkpoint_on_signal is refused in this run.",
+            "gh200_optimizations.checkpoint_on_signal is rejected in this run.",
             why=f"the program around it listens for {' and '.join(taken)} itself",
             fix="start the run with train.py or simpletuner train, or turn the key off",
         )

@@ -1,4 +1,4 @@
-"""Which bucket upstream will put a picture into, from its size alone: upstream's arithmetic, in integers and ratios."""
+"""Which bucket upstream will put an image into, from its size alone: upstream's arithmetic, in integers and ratios."""
 
 from __future__ import annotations
 

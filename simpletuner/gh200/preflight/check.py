@@ -94,30 +94,30 @@ def _buckets(report: Report, found: list[Samples], window: WindowBound, config: 
     report.facts["datasets"] = [asdict(item) | {"per_epoch": item.per_epoch} for item in found]
     report.facts["largest_window"] = asdict(window)
     for item in found:
-        pictures, buckets = many(sum(item.buckets.values()), "picture"), many(len(item.buckets), "bucket")
-        report.tell(f"data {item.id}", f"{pictures} in {buckets}, {many(item.per_epoch, 'sample')} an epoch")
+        images, buckets = many(sum(item.buckets.values()), "image"), many(len(item.buckets), "bucket")
+        report.tell(f"data {item.id}", f"{images} in {buckets}, {many(item.per_epoch, 'sample')} an epoch")
         if item.unchecked:
             report.not_checked.append(f'buckets of dataset "{item.id}": {item.unchecked}')
             continue
         report.problem(window_problems(item, window, config))
         if item.left_out:
             named = some(f"{name} {why}" for name, why in item.left_out.items())
-            report.warnings.append(f'dataset "{item.id}": {len(item.left_out)} pictures cannot be used: {named}')
+            report.warnings.append(f'dataset "{item.id}": {len(item.left_out)} images cannot be used: {named}')
         if item.namesakes:
             report.warnings.append(
-                f'dataset "{item.id}": upstream keeps one latent for pictures whose names differ in the suffix only, so '
+                f'dataset "{item.id}": upstream keeps one latent for images whose names differ in the suffix only, so '
                 f"one stands for the others: {some(item.namesakes)}; rename them"
             )
         gone = pruned(item, window, config)
         if gone:
             report.warnings.append(
-                f'dataset "{item.id}": upstream drops {sum(gone.values())} pictures in {len(gone)} buckets that do not '
+                f'dataset "{item.id}": upstream drops {sum(gone.values())} images in {len(gone)} buckets that do not '
                 f"fill a batch of {item.batch_size or window.batch_size} ({some(gone)}); set disable_bucket_pruning, or repeats"
             )
         if not item.buckets:
-            report.problem([f'dataset "{item.id}" has no picture that can be used'])
+            report.problem([f'dataset "{item.id}" has no image that can be used'])
     if not found and not report.problems:
-        report.not_checked.append("buckets: no dataset of pictures in a local folder")
+        report.not_checked.append("buckets: no dataset of images in a local directory")
 
 
 def _length(report: Report, length: Length) -> None:
@@ -135,7 +135,7 @@ def _size(
     family = (upstream.families if upstream else {}).get(str(config.get("model_family", "")).lower(), {})
     weights = weights_of(Path(model_of(config, upstream) or "").expanduser(), str(family.get("subfolder") or "unet"))
     if weights is None:
-        report.add("not_checked", "memory of the model: its weights are not in a local folder")
+        report.add("not_checked", "memory of the model: its weights are not in a local directory")
     else:
         memory, count = memory_of(weights, config), checkpoints_of(config, length.steps)
         _memory(report, memory, config, gpu)

@@ -30,7 +30,7 @@ _FRAMES_PER_LATENT = 4
 
 @dataclass(frozen=True)
 class Dataset:
-    """One dataset with a folder; the sizes are what staging would count, 0 for one that is not staged."""
+    """One dataset with a directory; the sizes are what staging would count, 0 for one that is not staged."""
 
     id: str
     folder: str
@@ -105,9 +105,7 @@ def staging_problems(staged: list[Dataset], room: int) -> tuple[list[str], bool]
             partial = partial or item.on_limit == "partial"
     need = sum(item.estimated_bytes for item in staged)
     if need > room:
-        wrong.append(
-            f"together they need about {gb(need)}, the machine can give {gb(room)} (MemAvailable and control group)"
-        )
+        wrong.append(f"together they need about {gb(need)}, the machine can give {gb(room)} (MemAvailable and cgroup)")
         partial = partial or all(item.on_limit == "partial" for item in staged)
     return wrong, partial and len(wrong) == 1
 
@@ -138,11 +136,11 @@ def dataset_entries(config: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]],
 
 
 def _dataset(entry: Mapping[str, Any]) -> Dataset:
-    name, folder = str(entry.get("id", "")), str(entry["instance_data_dir"])
+    name, directory = str(entry.get("id", "")), str(entry["instance_data_dir"])
     in_memory = entry.get("type") == "in_memory"
     if entry.get("type", "local") not in ("local", "in_memory"):
-        return Dataset(name, folder, False)
-    known, codec = Dataset(name, folder, in_memory), None
+        return Dataset(name, directory, False)
+    known, codec = Dataset(name, directory, in_memory), None
     options = staging_options(entry.get("in_memory"))
     if options is not None:
         codec, codec_problem = _codec(options.compression)
@@ -154,17 +152,17 @@ def _dataset(entry: Mapping[str, Any]) -> Dataset:
             compression=options.compression,
             codec_problem=codec_problem,
         )
-    if not os.path.isdir(folder):
-        there = "is not a folder" if os.path.exists(folder) else "does not exist"
-        return replace(known, problem=f'dataset directory {folder} of "{name}" {there}')
+    if not os.path.isdir(directory):
+        there = "is not a directory" if os.path.exists(directory) else "does not exist"
+        return replace(known, problem=f'dataset directory {directory} of "{name}" {there}')
     try:
-        listing = list_dataset(folder)
+        listing = list_dataset(directory)
     except GH200Error as error:
-        return replace(known, problem=f'dataset directory {folder} of "{name}" cannot be read: {error.why}')
+        return replace(known, problem=f'dataset directory {directory} of "{name}" cannot be read: {error.why}')
     need = room_for_all(listing.files) if in_memory else 0
     return replace(
         known,
-        problem="" if listing.files else f'dataset directory {folder} of "{name}" holds no files',
+        problem="" if listing.files else f'dataset directory {directory} of "{name}" holds no files',
         files=len(listing.files),
         file_bytes=listing.bytes,
         need_bytes=need,
@@ -181,7 +179,7 @@ def _codec(name: CodecName | None) -> tuple[Codec | None, str]:
 
 
 def _latents(listing: Listing, entry: Mapping[str, Any]) -> int:
-    """Rough, and only for images: every picture at the dataset's resolution."""
+    """Rough, and only for images: every image at the dataset's resolution."""
     count = sum(os.path.splitext(name)[1].lower() in _IMAGES for name, _ in listing.names)
     return count * latent_bytes(entry, {})
 
@@ -199,14 +197,14 @@ def _caches(settings: Settings, datasets: tuple[Dataset, ...]) -> Caches | None:
 def _output_problem(config: Mapping[str, Any]) -> list[str]:
     if not config.get("output_dir"):
         return []
-    folder = existing_part(str(config["output_dir"]))
-    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    directory = existing_part(str(config["output_dir"]))
+    writable = directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
     return [] if writable else [f"output_dir {config['output_dir']} cannot be written"]
 
 
-def existing_part(folder: str) -> Path:
-    """The nearest existing folder at or above one that may still have to be made."""
-    place = Path(folder).expanduser().absolute()
+def existing_part(directory: str) -> Path:
+    """The nearest existing directory at or above one that may still have to be made."""
+    place = Path(directory).expanduser().absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
     return place

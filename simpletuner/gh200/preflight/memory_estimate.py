@@ -125,9 +125,9 @@ def checkpoints_of(config: Mapping[str, Any], steps: int | None) -> int:
     return min(written, int(limit if limit is not None else 5) + 1) if limit != 0 else written
 
 
-def free_disk(folder: str) -> int | None:
-    """Free bytes where a folder is, or where it would be made."""
-    place = existing_part(folder)
+def free_disk(directory: str) -> int | None:
+    """Free bytes where a directory is, or where it would be made."""
+    place = existing_part(directory)
     try:
         return shutil.disk_usage(place).free if os.access(place, os.R_OK) else None
     except OSError:

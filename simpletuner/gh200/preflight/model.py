@@ -25,7 +25,7 @@ _ADAPTED = ("to_q.weight", "to_k.weight", "to_v.weight", "to_out.0.weight")
 
 @dataclass(frozen=True)
 class WeightSource:
-    """`where` is "folder", "file", "hub cache", "hub" or "missing"."""
+    """`where` is "directory", "file", "hub cache", "hub" or "missing"."""
 
     name: str
     where: str
@@ -41,10 +41,10 @@ class WeightSource:
 
 
 def find(name: str, environ: Mapping[str, str]) -> WeightSource:
-    """A name with one slash may be a folder or a repository of the hub; a folder that exists wins, as it does upstream."""
+    """A name with one slash may be a directory or a repository of the hub; a directory that exists wins, as it does upstream."""
     path = Path(name).expanduser()
     if path.exists():
-        return WeightSource(name, "folder" if path.is_dir() else "file")
+        return WeightSource(name, "directory" if path.is_dir() else "file")
     parts = name.split("/")
     a_repository = (
         len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "~") and not name.endswith(".safetensors")
@@ -89,31 +89,31 @@ def source_problems(
         source = find(name, environ)
         said = key if config.get(key) else f"{key} (not set, upstream's default)"
         if source.where == "missing":
-            yield "problems", Problem(said, f"{name} does not exist; name a folder that does, or a model of the hub")
+            yield "problems", Problem(said, f"{name} does not exist; name a directory that does, or a model of the hub")
         elif source.where == "hub" and offline:
             yield (
                 "problems",
                 Problem(said, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids the download"),
             )
-        elif source.where == "hub" and key == VAE and model and find(model, environ).where in ("folder", "file"):
+        elif source.where == "hub" and key == VAE and model and find(model, environ).where in ("directory", "file"):
             own = Path(model).expanduser() / "vae"
             fix = f'; set "{VAE}" to "{model}" to use its own' if own.is_dir() else ""
             yield "warnings", f"the model is local, but the VAE {name} would be downloaded from huggingface.co{fix}"
         elif source.where == "hub":
             yield "notes", f"{said}: {source.told}"
     if model and (Path(model).expanduser()).is_dir():
-        yield from _folder_problems(Path(model).expanduser(), config, upstream)
+        yield from _directory_problems(Path(model).expanduser(), config, upstream)
 
 
-def _folder_problems(
-    folder: Path, config: Mapping[str, Any], upstream: Upstream | None
+def _directory_problems(
+    directory: Path, config: Mapping[str, Any], upstream: Upstream | None
 ) -> Iterator[tuple[Kind, Problem | str]]:
-    named = str(config.get(MODEL) or folder)
-    index = pipeline_of(folder)
+    named = str(config.get(MODEL) or directory)
+    index = pipeline_of(directory)
     family = str(config.get("model_family", "")).lower()
     known = (upstream.families if upstream else {}).get(family, {})
-    part = folder / str(known.get("subfolder") or "")
-    if index is None and not (folder / "config.json").is_file() and not part.is_dir():
+    part = directory / str(known.get("subfolder") or "")
+    if index is None and not (directory / "config.json").is_file() and not part.is_dir():
         wanted = known.get("subfolder") or "config.json"
         yield "problems", Problem(MODEL, f"{named} holds no model: neither model_index.json nor {wanted}")
     elif index and upstream and known and index not in known.get("pipelines", ()):
@@ -121,13 +121,13 @@ def _folder_problems(
         if others and family not in others:
             yield "problems", Problem("model_family", f'"{family}", but {named} is a {index}: {" or ".join(others)}')
     own_vae = vae_of(config, upstream) == model_of(config, upstream) and bool(known.get("vae_class"))
-    if own_vae and index is not None and not (folder / "vae").is_dir():
-        yield "problems", Problem(VAE, f"{named} has no vae folder; name a VAE of its family")
+    if own_vae and index is not None and not (directory / "vae").is_dir():
+        yield "problems", Problem(VAE, f"{named} has no vae directory; name a VAE of its family")
 
 
-def pipeline_of(folder: Path) -> str | None:
+def pipeline_of(directory: Path) -> str | None:
     try:
-        return str(json.loads((folder / "model_index.json").read_text(encoding="utf-8"))["_class_name"])
+        return str(json.loads((directory / "model_index.json").read_text(encoding="utf-8"))["_class_name"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -144,17 +144,17 @@ class Weights:
     adapted: int = 0
 
 
-def weights_of(folder: Path, subfolder: str) -> Weights | None:
-    if not folder.is_dir() or not (folder / subfolder).is_dir():
+def weights_of(directory: Path, subfolder: str) -> Weights | None:
+    if not directory.is_dir() or not (directory / subfolder).is_dir():
         return None
-    trained, adapted = _parameters(folder / subfolder)
+    trained, adapted = _parameters(directory / subfolder)
     return Weights(trained, adapted) if trained else None
 
 
-def _parameters(folder: Path) -> tuple[int, int]:
+def _parameters(directory: Path) -> tuple[int, int]:
     total = adapted = 0
-    files = [file for file in sorted(folder.glob("*.safetensors")) if ".fp16." not in file.name]
-    for file in files or sorted(folder.glob("*.safetensors")):
+    files = [file for file in sorted(directory.glob("*.safetensors")) if ".fp16." not in file.name]
+    for file in files or sorted(directory.glob("*.safetensors")):
         try:
             with safe_open(file, framework="numpy") as opened:
                 shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""One run at a time in an output folder: two would take turns at the same checkpoints, and each resume from the other's."""
+"""One run at a time in an output directory: two would take turns at the same checkpoints, and each resume from the other's."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..errors import GH200Error
 NAME = ".simpletuner-gh200-run"
 
 
-def claim_output(folder: object, environ: Mapping[str, str]) -> Callable[[], None]:
+def claim_output(directory: object, environ: Mapping[str, str]) -> Callable[[], None]:
     """Until what it returns is called, or the process ends. The first rank claims it for all."""
-    if not folder or not isinstance(folder, str) or environ.get("RANK", "0") != "0":
+    if not directory or not isinstance(directory, str) or environ.get("RANK", "0") != "0":
         return lambda: None
-    place = Path(folder).expanduser().absolute()
+    place = Path(directory).expanduser().absolute()
     try:
         place.mkdir(parents=True, exist_ok=True)
         descriptor = _locked(place / NAME)
     except OSError as error:
         if not place.is_dir():
             raise GH200Error(
-                "The output folder cannot be made.",
+                "The output directory cannot be made.",
                 where=f"output_dir {place}",
                 why=str(error.strerror or error),
                 fix="name another output_dir",
             ) from error
-        # A file system without locks, or a folder of somebody else: nothing can be told, and upstream says the rest.
+        # A file system without locks, or a directory of somebody else: nothing can be told, and upstream says the rest.
         return lambda: None
     return lambda: _let_go(place / NAME, descriptor)
 
@@ -56,7 +56,7 @@ def _locked(path: Path) -> int:
 
 
 def _let_go(path: Path, descriptor: int) -> None:
-    # Where the folder was moved away, another run may have a file of its own at the path.
+    # Where the directory was moved away, another run may have a file of its own at the path.
     with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(descriptor), path.stat()):
             path.unlink()
@@ -65,7 +65,7 @@ def _let_go(path: Path, descriptor: int) -> None:
 
 def _another(place: Path, holder: str) -> GH200Error:
     return GH200Error(
-        "Another run is at work in this output folder.",
+        "Another run is at work in this output directory.",
         where=f"output_dir {place}",
         why=f"process {holder} holds it" if holder else "it was taken this moment",
         fix="wait for it, end it, or give this run another output_dir",

@@ -1,4 +1,4 @@
-"""The pictures of one dataset by bucket: from upstream's own record of an earlier start, the rest from their headers."""
+"""The images of one dataset by bucket: from upstream's own record of an earlier start, the rest from their headers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _RECORD = "aspect_ratio_bucket_indices"
 
 @dataclass(frozen=True)
 class Samples:
-    """`buckets` has pictures by bucket, without repeats; `unchecked` says why there are none.
+    """`buckets` has images by bucket, without repeats; `unchecked` says why there are none.
 
-    `namesakes` differ from another picture's name in the suffix only.
+    `namesakes` differ from another image's name in the suffix only.
     """
 
     id: str
@@ -42,14 +42,14 @@ class Samples:
         return sum(self.buckets.values()) * (self.repeats + 1)
 
 
-def picture_suffixes() -> frozenset[str]:
-    """What upstream takes for a picture: whatever Pillow opens."""
+def image_suffixes() -> frozenset[str]:
+    """What upstream takes for an image: whatever Pillow opens."""
     Image.init()
     return frozenset(suffix.lower() for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN)
 
 
 def samples_of(entry: Mapping[str, Any], index: int, config: Mapping[str, Any]) -> Samples | None:
-    """None for what is no set of training pictures; upstream has other ways to bucket those."""
+    """None for what is no set of training images; upstream has other ways to bucket those."""
     if (entry.get("dataset_type") or "image") != "image" or entry.get("type", "local") not in ("local", "in_memory"):
         return None
     size = number(entry.get("train_batch_size"))
@@ -61,29 +61,29 @@ def samples_of(entry: Mapping[str, Any], index: int, config: Mapping[str, Any]) 
         return replace(found, unchecked=rules.unknown if rules else "the resolution is no number")
     if str(entry.get("metadata_backend") or "discovery") not in ("discovery", "json"):
         return replace(found, unchecked=f"metadata_backend {entry['metadata_backend']} has its own record")
-    folder = str(entry.get("instance_data_dir") or "")
-    if not os.path.isdir(folder):
-        return replace(found, unchecked="the folder is not there")
+    directory = str(entry.get("instance_data_dir") or "")
+    if not os.path.isdir(directory):
+        return replace(found, unchecked="the directory is not there")
     try:
-        listing = list_dataset(folder)
+        listing = list_dataset(directory)
     except GH200Error as error:
         return replace(found, unchecked=error.what)
-    suffixes = picture_suffixes()
+    suffixes = image_suffixes()
     paths = {path for path, _ in listing.names if os.path.splitext(path)[1].lower() in suffixes}
-    return _counted(found, folder, paths, rules, str(entry.get("cache_file_suffix") or found.id))
+    return _counted(found, directory, paths, rules, str(entry.get("cache_file_suffix") or found.id))
 
 
-def _counted(samples: Samples, folder: str, paths: set[str], rules: Rules, suffix: str) -> Samples:
-    top = os.path.abspath(folder)
+def _counted(samples: Samples, directory: str, paths: set[str], rules: Rules, suffix: str) -> Samples:
+    top = os.path.abspath(directory)
     stems = Counter(os.path.splitext(path)[0] for path in paths)
     namesakes = tuple(sorted(os.path.relpath(path, top) for path in paths if stems[os.path.splitext(path)[0]] > 1))
     counts: Counter[str] = Counter()
-    for bucket, kept in _record(record_path(folder, suffix)).items():
+    for bucket, kept in _record(record_path(directory, suffix)).items():
         there = {os.path.abspath(path) for path in kept} & paths
         counts[bucket] += len(there)
         paths = paths - there
     if len(paths) > MOST_UNKNOWN:
-        return replace(samples, unchecked=f"{len(paths):,} pictures have not been seen by upstream yet")
+        return replace(samples, unchecked=f"{len(paths):,} images have not been seen by upstream yet")
     left_out: dict[str, str] = {}
     for path in sorted(paths):
         found = header(path)
@@ -97,9 +97,9 @@ def _counted(samples: Samples, folder: str, paths: set[str], rules: Rules, suffi
     return replace(samples, buckets=buckets, left_out=left_out, namesakes=namesakes)
 
 
-def record_path(folder: str | os.PathLike[str], suffix: str) -> str:
+def record_path(directory: str | os.PathLike[str], suffix: str) -> str:
     """Where upstream keeps the buckets of a dataset, and with them what its config was."""
-    return os.path.join(folder, f"{_RECORD}_{suffix}.json")
+    return os.path.join(directory, f"{_RECORD}_{suffix}.json")
 
 
 def _record(path: str) -> Mapping[str, list[str]]:

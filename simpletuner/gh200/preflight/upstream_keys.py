@@ -68,7 +68,7 @@ def with_examples(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def place_of_record(package: Path) -> Path:
-    """In the tree's own build folder, which no commit sees; an installed package has none, and its user a cache."""
+    """In the tree's own build directory, which no commit sees; an installed package has none, and its user a cache."""
     name = f"upstream-keys-{_key(package)}.json"
     tree = package.parent
     if (tree / ".git").exists() and os.access(tree, os.W_OK):

@@ -59,7 +59,7 @@ def window_problems(samples: Samples, window: WindowBound, config: Mapping[str, 
     first = f"set {window.key} to {lower}, " if most else ""
     yield Problem(
         window.key,
-        f'dataset "{samples.id}": bucket {name} has {count} pictures x ({samples.repeats} repeats + 1) = '
+        f'dataset "{samples.id}": bucket {name} has {count} images x ({samples.repeats} repeats + 1) = '
         f"{count * repeated} samples{others}, and the largest window takes train_batch_size {batch_size} x "
         f"{window.processes} processes x accumulation {window.accumulation} = {need}. Fix: {first}set "
         f"{join_path('datasets', samples.index, 'repeats')} to {enough}, or use fewer buckets (crop with crop_aspect_buckets)",

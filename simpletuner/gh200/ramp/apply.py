@@ -18,7 +18,7 @@ from .noise import SmoothedNoise
 from .noise_meter import NoiseMeter
 from .noise_schedule import Growth, growth
 from .overrides import EpochCounts, RampTrainerOverrides, answer_validation
-from .rejections import refuse_where_inexact, refuse_where_unmeasured
+from .rejections import reject_where_inexact, reject_where_unmeasured
 from .resume import RampResumeOverrides
 from .schedule import MEASURED, GH200GradientRamp, RampError
 from .windows import SAMPLES
@@ -174,7 +174,7 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
     if asked is None or not asked.enable_batch_size_rampup:
         watch.begin(None)
         return None
-    refuse_where_inexact(trainer)
+    reject_where_inexact(trainer)
     ramp = ramp_from(asked, vars(trainer.config), trainer.accelerator.num_processes)
     needs_scale = asked.batch_rampup_lr_scaling in ("initial", "follow")
     control = RampControl(
@@ -209,7 +209,7 @@ def _tell_of_gradient_precision(trainer: Any) -> None:
 
 
 def _meter(trainer: Any) -> NoiseMeter:
-    refuse_where_unmeasured(trainer)
+    reject_where_unmeasured(trainer)
     meter = trainer._gh200_noise = NoiseMeter(trainer)
     each_step(trainer.accelerator, lambda values: {**values, **meter.tracker_values()})
     return meter

@@ -1,4 +1,4 @@
-"""Whether a checkpoint folder was written to its end. A kill during a save leaves one that `latest` would take."""
+"""Whether a checkpoint directory was written to its end. A kill during a save leaves one that `latest` would take."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _closing(checkpoint: Path) -> list[str]:
         return []
 
 
-def _shards_without_list(folder: Path) -> bool:
+def _shards_without_list(directory: Path) -> bool:
     """The list of what lies in which shard is written when all ranks have written theirs."""
-    return any(folder.glob("*.distcp")) and not (folder / _SHARDS_LIST).is_file()
+    return any(directory.glob("*.distcp")) and not (directory / _SHARDS_LIST).is_file()
 
 
 def _missing_rank(checkpoint: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..config.blocks import loaded_config
 from ..config.schema import Optimizations
 from ..config.sources import read_batch_sizes, read_config_settings
-from .messages import refuse_what_does_not_ramp
+from .messages import reject_what_does_not_ramp
 from .schedule import GH200GradientRamp, RampError
 
 
@@ -27,7 +27,7 @@ def ramp_from(asked: Optimizations, config: Mapping[str, object], processes: int
         unit=asked.batch_rampup_unit,
         table=tuple(asked.batch_rampup_table or ()),
     )
-    refuse_what_does_not_ramp(ramp)
+    reject_what_does_not_ramp(ramp)
     return ramp
 
 

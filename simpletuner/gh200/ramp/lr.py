@@ -20,7 +20,7 @@ def follow_windows(control: RampControl) -> None:
         return
     optimizer = control.trainer.optimizer
     optimizer = getattr(optimizer, "optimizer", optimizer)
-    _refuse(optimizer, beta2_follows=beta2_follows)
+    _reject(optimizer, beta2_follows=beta2_follows)
     kept: list[dict[str, Any]] = []
 
     def change(stepping: Any, *_: Any) -> None:
@@ -40,7 +40,7 @@ def follow_windows(control: RampControl) -> None:
     optimizer.register_step_post_hook(restore)
 
 
-def _refuse(optimizer: Any, *, beta2_follows: bool) -> None:
+def _reject(optimizer: Any, *, beta2_follows: bool) -> None:
     name = type(optimizer).__name__
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise RampError(

@@ -1,10 +1,10 @@
-"""What a ramp says about itself: in one line, in notes, and in a refusal where nothing would ramp."""
+"""What a ramp says about itself: in one line, in notes, and in a rejection where nothing would ramp."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .noise_schedule import refuse_what_cannot_grow
+from .noise_schedule import reject_what_cannot_grow
 from .windows import MICRO_BATCHES, SAMPLES, STEPS, RampError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _becomes(ramp: GH200GradientRamp, name: str, asked: int | None, becomes: int
     )
 
 
-def refuse_what_does_not_ramp(ramp: GH200GradientRamp) -> None:
+def reject_what_does_not_ramp(ramp: GH200GradientRamp) -> None:
     """A ramp that stands still, or goes down because its target was forgotten, is not what anybody meant."""
     unit = ramp.samples_per_micro_batch
     micro_batch = f"train_batch_size {ramp.train_batch_size} x {ramp.num_processes} processes = {unit} samples"
@@ -70,7 +70,7 @@ def refuse_what_does_not_ramp(ramp: GH200GradientRamp) -> None:
             "down is meant",
         )
     if ramp.shape == "measured":
-        refuse_what_cannot_grow(ramp)
+        reject_what_cannot_grow(ramp)
         return
     sizes = {segment.size for segment in ramp.segments}
     if len(sizes) == 1 and (ramp.length or ramp.table):

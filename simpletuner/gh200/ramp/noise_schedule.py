@@ -67,7 +67,7 @@ def _far_enough(ramp: GH200GradientRamp, window: int) -> bool:
     return ramp.place_of(window) - ramp.place_of(ramp.grown[-1][0]) >= ramp.batch_rampup_steps
 
 
-def refuse_what_cannot_grow(ramp: GH200GradientRamp) -> None:
+def reject_what_cannot_grow(ramp: GH200GradientRamp) -> None:
     unit = ramp.samples_per_micro_batch
     if ramp.target > ramp.initial:
         return

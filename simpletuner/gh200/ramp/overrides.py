@@ -67,7 +67,7 @@ class RampTrainerOverrides(Overrides):
     """Everything in the Trainer that turns batches into steps, or splits buckets by the accumulation steps."""
 
     upstream_class = "Trainer"
-    feature, refusal = FEATURE, RampError
+    feature, rejection = FEATURE, RampError
 
     def __init__(self, control: RampControl) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class RampTrainerOverrides(Overrides):
         return self.counts.steps_in(epoch)
 
     def _with_largest_window(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        # Buckets are split, and refused as too small, by whole windows: the largest one has to fit.
+        # Buckets are split, and rejected as too small, by whole windows: the largest one has to fit.
         before = self.control.accumulation_steps
         self.control.set_accumulation(self.control.ramp.largest)
         try:
@@ -135,7 +135,7 @@ class RampValidationOverrides(Overrides):
     """When a step validation is due, and where in its epoch the run is."""
 
     upstream_class = "Validation"
-    feature, refusal = FEATURE, RampError
+    feature, rejection = FEATURE, RampError
 
     def __init__(self, control: RampControl) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class RampEvaluationOverrides(Overrides):
     """How far the run is, in epochs."""
 
     upstream_class = "Evaluation"
-    feature, refusal = FEATURE, RampError
+    feature, rejection = FEATURE, RampError
 
     def __init__(self, control: RampControl) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where the ramp or its meter is refused before anything is loaded: what its sums would be wrong with."""
+"""Where the ramp or its meter is rejected before anything is loaded: what its sums would be wrong with."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _UNMEASURED = {
 }
 
 
-def refuse_where_inexact(trainer: Any) -> None:
+def reject_where_inexact(trainer: Any) -> None:
     found = _used(trainer, _INEXACT)
     if found:
         raise RampError(
-            "The gradient accumulation ramp is refused in this run: its gradients would be wrong.",
+            "The gradient accumulation ramp is rejected in this run: its gradients would be wrong.",
             why="\n".join(found),
             fix="turn that off, or set gh200_optimizations.enable_batch_size_rampup to false",
         )
 
 
-def refuse_where_unmeasured(trainer: Any) -> None:
+def reject_where_unmeasured(trainer: Any) -> None:
     found = _used(trainer, _UNMEASURED)
     if found:
         raise RampError(

@@ -29,7 +29,7 @@ class RampResumeOverrides(Overrides):
     """Writes `gh200_ramp.json` beside a checkpoint's other files and compares it when one is loaded."""
 
     upstream_class = "Trainer"
-    feature, refusal = FEATURE, RampError
+    feature, rejection = FEATURE, RampError
 
     def __init__(self, trainer: Any, *, accept_changes: bool, asked: bool = True) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class RampResumeOverrides(Overrides):
 
     @override
     def checkpoint_state_latest(self, output_dir: str) -> str | None:
-        """Upstream takes the newest folder by its name, also one that a kill left half written."""
+        """Upstream takes the newest directory by its name, also one that a kill left half written."""
         latest: str | None = self.upstream.checkpoint_state_latest(output_dir)
         if latest is None or getattr(self.trainer.config, "delete_invalid_checkpoints", False):
             # With that key upstream tries, deletes and goes on by itself.

@@ -10,18 +10,18 @@ _NAME = re.compile(r"gh200_telemetry\.rank(\d+)\.jsonl")
 _LONGEST_LINE = 8192
 
 
-def path_of(folder: Path, rank: int) -> Path:
-    return folder / f"gh200_telemetry.rank{rank}.jsonl"
+def path_of(directory: Path, rank: int) -> Path:
+    return directory / f"gh200_telemetry.rank{rank}.jsonl"
 
 
-def files_in(folder: Path) -> dict[int, Path]:
+def files_in(directory: Path) -> dict[int, Path]:
     """By rank, lowest first."""
-    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    found = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
     return dict(sorted((int(match[1]), path) for match, path in found if match and path.is_file()))
 
 
 def append(path: Path, line: bytes) -> None:
-    """One write per line; opened anew each time, so that a folder that was moved away or came back is no trouble."""
+    """One write per line; opened anew each time, so that a directory that was moved away or came back is no trouble."""
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         # A line that was cut off, by a kill or by a full disk, must not swallow this one.

@@ -42,10 +42,10 @@ class RunTelemetry:
             "pid": os.getpid(),
             "began": time.time(),
         }
-        folder = Path(trainer.config.output_dir)
+        directory = Path(trainer.config.output_dir)
         self.loop = LoopClock()
         self._recorder = Recorder(
-            path_of(folder, accelerator.process_index), run.settings.telemetry_interval, self._read
+            path_of(directory, accelerator.process_index), run.settings.telemetry_interval, self._read
         )
         device = run.hints.device
         self._gpu = GpuMemory(device) if device is not None else None
@@ -58,12 +58,12 @@ class RunTelemetry:
         TrackerConfig(accelerator)
 
     def start(self) -> None:
-        """Once nothing can refuse the run any more."""
+        """Once nothing can reject the run any more."""
         path = self._recorder.path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            self._recorder.say("folder", f"{path.parent} cannot be made: {error.strerror}")
+            self._recorder.say("directory", f"{path.parent} cannot be made: {error.strerror}")
         self._run.at_end(self._recorder.end)
         self._recorder.start()
 

@@ -31,16 +31,16 @@ def _head(seen: Telemetry) -> Iterator[str]:
         "silent": f"silent for {_duration(seen.silence())}: it was killed, or it hangs",
     }[seen.state()]
     yield f"GH200 run: {state}"
-    yield f"in {seen.folder}"
+    yield f"in {seen.directory}"
     whole = f" of {latest.total_steps}" if latest.total_steps else ""
     loss = f", loss {latest.loss:.4f}" if latest.loss is not None else ""
     epoch = f", epoch {latest.epoch}" if latest.epoch is not None else ""
     yield f"step {latest.step}{whole}{loss}{epoch}, {_duration(latest.time - latest.began)} since it began"
     if seen.missing:
         named = ", ".join(map(str, seen.missing))
-        yield f"! no file here of rank {named} of {latest.ranks}: it has not begun, or its machine has a folder of its own"
+        yield f"! no file here of rank {named} of {latest.ranks}: it has not begun, or its machine has a directory of its own"
     if seen.first.other_runs:
-        yield f"! {len(seen.first.other_runs)} other run(s) write into this folder too; the newest one is shown"
+        yield f"! {len(seen.first.other_runs)} other run(s) write into this directory too; the newest one is shown"
 
 
 def _duration(seconds: float) -> str:

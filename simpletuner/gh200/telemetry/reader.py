@@ -1,4 +1,4 @@
-"""What a run's files say: `read_folder(OUTPUT_DIR)`, for the terminal page, for scripts and for the web page. No torch."""
+"""What a run's files say: `read_directory(OUTPUT_DIR)`, for the terminal page, for scripts and for the web page. No torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = Literal["running", "ended", "silent"]
 
 
 class NoTelemetry(GH200Error):
-    """There is nothing to read in this folder."""
+    """There is nothing to read in this directory."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class RankRecords:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """The newest run in an output folder. `missing` are its ranks that have no records here."""
+    """The newest run in an output directory. `missing` are its ranks that have no records here."""
 
-    folder: Path
+    directory: Path
     ranks: dict[int, RankRecords]
     missing: tuple[int, ...]
 
@@ -73,7 +73,7 @@ class Telemetry:
         """For scripts and pages."""
         first = self.first
         return {
-            "folder": str(self.folder),
+            "folder": str(self.directory),
             "state": self.state(),
             "silent_seconds": round(self.silence(), 1),
             "missing_ranks": list(self.missing),
@@ -86,37 +86,37 @@ class Telemetry:
         }
 
 
-def read_folder(folder: Path, most: int = MOST_RECORDS) -> Telemetry:
-    """The newest run in this output folder, or a NoTelemetry that says what to do."""
+def read_directory(directory: Path, most: int = MOST_RECORDS) -> Telemetry:
+    """The newest run in this output directory, or a NoTelemetry that says what to do."""
     try:
-        paths = files_in(folder)
+        paths = files_in(directory)
     except OSError as error:
         raise NoTelemetry(
-            f"{folder} cannot be read: {error.strerror}.",
-            fix="name the output_dir of a training config; paths in a config start at the folder the training is started in",
+            f"{directory} cannot be read: {error.strerror}.",
+            fix="name the output_dir of a training config; paths in a config start at the directory the training is started in",
         ) from error
     found = {rank: seen for rank, path in paths.items() if (seen := _read_rank(path, most)) is not None}
     if not found:
-        raise _nothing_in(folder, bool(paths))
+        raise _nothing_in(directory, bool(paths))
     newest = max((seen.latest for seen in found.values()), key=lambda record: record.began)
     of_run = {
         rank: seen
         for rank, seen in found.items()
         if rank < newest.ranks and seen.latest.time >= newest.began - _TOGETHER
     }
-    return Telemetry(folder, of_run, tuple(rank for rank in range(newest.ranks) if rank not in of_run))
+    return Telemetry(directory, of_run, tuple(rank for rank in range(newest.ranks) if rank not in of_run))
 
 
-def _nothing_in(folder: Path, files: bool) -> NoTelemetry:
+def _nothing_in(directory: Path, files: bool) -> NoTelemetry:
     if files:
         return NoTelemetry(
             "No line of the telemetry files is a record.",
-            where=str(path_of(folder, 0)),
+            where=str(path_of(directory, 0)),
             why="a run was killed before its first record, or a newer release wrote them",
             fix="wait some seconds and look again; read them with the release that wrote them",
         )
     return NoTelemetry(
-        f"{folder} has no telemetry of a run.",
+        f"{directory} has no telemetry of a run.",
         why="it is written with a key of the fork's in the config, while gh200_optimizations.telemetry_interval is not 0",
         fix="name the output_dir of a run that was started with such a config, or start one",
     )

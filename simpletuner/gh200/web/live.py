@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse
 
 from ..config.blocks import loaded_values
 from ..preflight.settings_check import judge_config, judge_ramp
-from ..telemetry.reader import NoTelemetry, read_folder
+from ..telemetry.reader import NoTelemetry, read_directory
 from .page import ADDRESS, TEMPLATES, asset
 from .saving import loaded
 
@@ -36,16 +36,16 @@ def routes(training: Any) -> APIRouter:
 
 
 def live(config: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The run is the newest in the output folder of the config."""
+    """The run is the newest in the output directory of the config."""
     values = loaded_values(config)
     told: dict[str, Any] = {"planned": planned_schedule(values, environ)}
-    folder = values.get("output_dir")
-    if not folder:
+    directory = values.get("output_dir")
+    if not directory:
         return told | {"nothing": "This config has no output_dir yet."}
-    if not Path(str(folder)).expanduser().is_dir():
-        return told | {"nothing": f"{folder} has no run yet."}
+    if not Path(str(directory)).expanduser().is_dir():
+        return told | {"nothing": f"{directory} has no run yet."}
     try:
-        return told | read_folder(Path(str(folder)).expanduser()).as_json()
+        return told | read_directory(Path(str(directory)).expanduser()).as_json()
     except NoTelemetry as nothing:
         return told | {"nothing": nothing.what}
 

@@ -51,7 +51,7 @@ def extend_page(environment: Environment) -> None:
 
 def rewritten(name: str, source: str) -> str:
     """A template of upstream's as we serve it."""
-    source = from_this_machine(source, folder())
+    source = from_this_machine(source, directory())
     if name != "base_htmx.html":
         return source
     if _HEAD not in source:
@@ -66,7 +66,7 @@ def _script() -> str:
 
 
 @cache
-def folder() -> Path | None:
+def directory() -> Path | None:
     """Where set-up put the packages: in this tree's build/, or beside the fork in the build/ it was made in."""
     places = [ROOT / "build" / "web", *([ROOT.parent / "web"] if ROOT.parent.name == "build" else [])]
     return next((place for place in places if (place / "packages.json").is_file()), None)
@@ -91,7 +91,7 @@ def from_this_machine(source: str, place: Path | None) -> str:
 
 def asset(path: str) -> FileResponse:
     """One vendored file, and nothing that is not named in the list of them."""
-    place = folder()
+    place = directory()
     if place is not None:
         for name, entry in packages(place).items():
             if path.startswith(f"{name}/") and path.removeprefix(f"{name}/") in entry["files"]:

@@ -43,18 +43,18 @@ def readable(config: Any) -> Any:
     """A config that is to be written whole, its blocks as blocks."""
     result, broken = written(config)
     if broken:
-        raise _refusal(422, _told(broken))
+        raise _rejection(422, _told(broken))
     return result
 
 
 def check_inside(store: Any, path: Path) -> None:
     """Upstream takes `..` for a name."""
     if Path(os.path.abspath(store.config_dir)) not in Path(os.path.abspath(path)).parents:
-        raise _refusal(400, "Nothing was saved: this name leads out of the folder of configs.")
+        raise _rejection(400, "Nothing was saved: this name leads out of the directory of configs.")
 
 
 def check_save(form: Any, service: Any) -> None:
-    """Before a form is saved. Upstream answers every failure behind this with "saved", so it is refused here."""
+    """Before a form is saved. Upstream answers every failure behind this with "saved", so it is rejected here."""
     store = service.get_config_store()
     name = store.get_active_config() or "default"
     path = Path(store._get_config_path(name))
@@ -63,16 +63,16 @@ def check_save(form: Any, service: Any) -> None:
     ours = kept_of(on_disk)
     broken = settled(ours, given_in(form, ours))[1]
     if broken:
-        raise _refusal(422, _told(broken.values()))
+        raise _rejection(422, _told(broken.values()))
     seen = _seen(form)
     if seen is not None:
-        _refuse_unseen(seen, name, on_disk, path, str(form.get(REPLACES) or ""))
+        _reject_unseen(seen, name, on_disk, path, str(form.get(REPLACES) or ""))
 
 
-def _refuse_unseen(seen: Mapping[str, Any], name: str, on_disk: Any, path: Path, replaces: str) -> None:
+def _reject_unseen(seen: Mapping[str, Any], name: str, on_disk: Any, path: Path, replaces: str) -> None:
     shown = seen.get("name")
     if shown != name:
-        raise _refusal(
+        raise _rejection(
             409,
             f'Nothing was saved: this page shows the config "{shown}", but "{name}" is the active one by now '
             f'(another browser?). Choose "{shown}" again in this page, and save.',
@@ -85,7 +85,7 @@ def _refuse_unseen(seen: Mapping[str, Any], name: str, on_disk: Any, path: Path,
         _put_aside(path)
         return
     named = ", ".join(changed[:_SHOWN_KEYS]) + (" ..." if len(changed) > _SHOWN_KEYS else "")
-    raise _refusal(
+    raise _rejection(
         409,
         f"Nothing was saved: {path.name} of {name} was changed on disk after this page had read it ({named}). "
         "Your values are still in this page. Reload the page to see those of the file, or save again to replace "
@@ -101,7 +101,7 @@ def _readable(store: Any, name: str, path: Path) -> Any:
     try:
         return store.load_config(name)[0]
     except (OSError, ValueError, AttributeError) as error:
-        raise _refusal(
+        raise _rejection(
             409,
             f"Nothing was saved: {path} cannot be read, and would be lost. {error} Correct it, or move it away.",
         ) from error
@@ -142,7 +142,7 @@ def _put_aside(path: Path) -> None:
     shutil.copy2(path, path.with_name(f"{path.name}.backup-{datetime.now(UTC):%Y%m%d_%H%M%S_%f}"))
 
 
-def _refusal(status: int, told: str, headers: dict[str, str] | None = None) -> HTTPException:
+def _rejection(status: int, told: str, headers: dict[str, str] | None = None) -> HTTPException:
     """Upstream's page puts what it is told into itself as it is, and names in it are anybody's."""
     return HTTPException(status, detail=html.escape(told, quote=False), headers=headers)
 

@@ -29,7 +29,7 @@ from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E40
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.memory.limits import Limit  # noqa: E402
 from simpletuner.gh200.offload import hooks, native_callbacks  # noqa: E402
-from simpletuner.gh200.offload.rejections import REFUSED  # noqa: E402
+from simpletuner.gh200.offload.rejections import REJECTED  # noqa: E402
 from simpletuner.gh200.runtime import MANAGED, Run, current, end  # noqa: E402
 
 DEVICE = torch.device("cuda:1")
@@ -148,7 +148,7 @@ def check_over_the_bound_is_torchs_own_error_and_the_run_can_go_on() -> None:
     except torch.cuda.OutOfMemoryError:
         pass
     (told,) = kinds(run).values()
-    assert any("managed_memory_limit_gb" in why for why in told["refused"]), told
+    assert any("managed_memory_limit_gb" in why for why in told["rejected"]), told
     assert torch.empty(4 * MB, dtype=torch.uint8, device=DEVICE).numel() and held.numel()
     del held
     end()
@@ -157,7 +157,7 @@ def check_over_the_bound_is_torchs_own_error_and_the_run_can_go_on() -> None:
 @contextmanager
 def failing(function: str, code: int, after: int = 0) -> Iterator[None]:
     """The driver's own function answers so, from its call number `after` on."""
-    fail = ctypes.CDLL("libcuda.so.1").stand_in_fail
+    fail = ctypes.CDLL("libcuda.so.1").cuda_sim_fail
     fail.argtypes, fail.restype = (ctypes.c_char_p, ctypes.c_int, ctypes.c_int), None
     fail(function.encode(), code, after)
     try:
@@ -180,31 +180,31 @@ def logged() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-def check_a_block_the_driver_refuses_is_torchs_own_error() -> None:
+def check_a_block_the_driver_rejects_is_torchs_own_error() -> None:
     run = begun(Trainer(), managed_memory="all")
     with failing("cuMemAllocManaged", OUT_OF_MEMORY):
         out_of_memory()
     (told,) = kinds(run).values()
-    assert any("CUDA_ERROR_OUT_OF_MEMORY" in why for why in told["refused"]), told
+    assert any("CUDA_ERROR_OUT_OF_MEMORY" in why for why in told["rejected"]), told
     assert told["bytes"] == run.measured["Managed memory"]()["bytes"]
     end()
 
 
-def check_a_refusal_is_said_once_and_counted_each_time() -> None:
+def check_a_rejection_is_said_once_and_counted_each_time() -> None:
     with logged() as lines:
         run = begun(Trainer(), managed_memory="all", managed_memory_limit_gb=0.01)
         out_of_memory()
-        ((why, count),) = kinds(run)["everything torch allocates"]["refused"].items()
+        ((why, count),) = kinds(run)["everything torch allocates"]["rejected"].items()
         out_of_memory()
-        ((again, more),) = kinds(run)["everything torch allocates"]["refused"].items()
+        ((again, more),) = kinds(run)["everything torch allocates"]["rejected"].items()
         end()
-    said = [line for line in lines if "refused" in line]
+    said = [line for line in lines if "rejected" in line]
     assert why == again and 0 < count < more
     assert len(said) == 1 and "67.1 MB for everything" in said[0] and "torch reports" in said[0], lines
     assert "managed_memory_limit_gb: 10.0 MB, 0 bytes of it in use" in said[0], said
 
 
-def check_what_machine_and_control_group_have_free_is_a_bound_that_is_looked_at_again() -> None:
+def check_what_machine_and_cgroup_have_free_is_a_bound_that_is_looked_at_again() -> None:
     def limits(free: int) -> Any:
         found = [Limit("machine", "free memory of this check", free)]
         return mock.patch.object(budget, "memory_limits", lambda: found)
@@ -223,7 +223,7 @@ def check_what_machine_and_control_group_have_free_is_a_bound_that_is_looked_at_
         run.managed.look()
         with memory.of("optimizer"):
             out_of_memory()
-    ((why, _),) = kinds(run)["optimizer state"]["refused"].items()
+    ((why, _),) = kinds(run)["optimizer state"]["rejected"].items()
     assert "free memory of this check: 5.2 MB" in why, why
     del held
     end()
@@ -236,7 +236,7 @@ def check_advice_that_fails_is_said_and_the_block_is_there() -> None:
             held = torch.ones(24 * MB, dtype=torch.uint8, device=DEVICE)
         assert managed(held) and int(held[-1]) == 1
         (told,) = kinds(run).values()
-        assert "has no advice: cuMemAdvise returned CUDA_ERROR_UNKNOWN" in told["refused"], told
+        assert "has no advice: cuMemAdvise returned CUDA_ERROR_UNKNOWN" in told["rejected"], told
         del held
         end()
     assert sum("has no advice" in line for line in lines) == 1, lines
@@ -308,7 +308,7 @@ def check_caches_count_what_the_pools_have() -> None:
     budget.take(20 * MB)
 
 
-def refused(trainer: Any, **optimizations: Any) -> str:
+def rejected(trainer: Any, **optimizations: Any) -> str:
     """What a run is told that must not start; nothing of it may have begun."""
     before = list(vars(trainer))
     try:
@@ -319,13 +319,13 @@ def refused(trainer: Any, **optimizations: Any) -> str:
         assert list(vars(trainer)) == before, "no seam was taken over"
         end()
         return str(error)
-    raise AssertionError("not refused")
+    raise AssertionError("not rejected")
 
 
-def check_what_was_never_shown_is_refused_with_all_its_names() -> None:
+def check_what_was_never_shown_is_rejected_with_all_its_names() -> None:
     trainer = Trainer()
     trainer.config = SimpleNamespace(ramtorch=True, offload_during_save=True, dynamo_mode="reduce-overhead")
-    told = refused(trainer)
+    told = rejected(trainer)
     assert all(name in told for name in ("ramtorch", "offload_during_save", "dynamo_mode")), told
 
 
@@ -343,17 +343,17 @@ USED: dict[str, dict[str, Any]] = {
 }
 
 
-def check_every_refused_key_is_refused_alone_and_its_default_is_not() -> None:
-    assert set(REFUSED) == set(USED) | {"DeepSpeed", "FSDP"}, "a key without a check"
+def check_every_rejected_key_is_rejected_alone_and_its_default_is_not() -> None:
+    assert set(REJECTED) == set(USED) | {"DeepSpeed", "FSDP"}, "a key without a check"
     for name, config in USED.items():
         trainer = Trainer()
         trainer.config = SimpleNamespace(**config)
-        told = refused(trainer)
-        assert name in told and not [other for other in REFUSED if f"\n{other}:" in told and other != name], told
+        told = rejected(trainer)
+        assert name in told and not [other for other in REJECTED if f"\n{other}:" in told and other != name], told
     for kind in ("DEEPSPEED", "FSDP"):
         trainer = Trainer()
         trainer.accelerator.distributed_type.value = kind
-        assert kind.lower() in refused(trainer, managed_memory="all").lower()
+        assert kind.lower() in rejected(trainer, managed_memory="all").lower()
     trainer = Trainer()
     trainer.config = SimpleNamespace(
         **dict.fromkeys(USED)
@@ -368,18 +368,18 @@ def check_a_torch_without_a_private_name_is_named_with_its_version() -> None:
         kept = getattr(module, name)
         delattr(module, name)
         try:
-            told = refused(Trainer())
+            told = rejected(Trainer())
         finally:
             setattr(module, name, kept)
         assert name in told and torch.__version__ in told, told
 
 
-def check_another_allocator_is_refused_by_its_name() -> None:
+def check_another_allocator_is_rejected_by_its_name() -> None:
     asked = torch.cuda.get_allocator_backend
     for backend in ("cudaMallocAsync", "pluggable"):
         torch.cuda.get_allocator_backend = lambda backend=backend: backend
         try:
-            told = refused(Trainer(), managed_memory="all")
+            told = rejected(Trainer(), managed_memory="all")
         finally:
             torch.cuda.get_allocator_backend = asked
         assert backend in told and "PYTORCH_CUDA_ALLOC_CONF" in told, told
@@ -388,17 +388,17 @@ def check_another_allocator_is_refused_by_its_name() -> None:
 def check_the_users_own_allocator_settings() -> None:
     for name in hooks.ALLOCATOR_VARIABLES:
         for value, ends in (
-            ("expandable_segments:True", "refused"),
-            ("max_split_size_mb:64,expandable_segments:true", "refused"),
-            ("release_lock_on_cudamalloc: True", "refused"),
-            ("per_process_memory_fraction:0.9", "refused"),
+            ("expandable_segments:True", "rejected"),
+            ("max_split_size_mb:64,expandable_segments:true", "rejected"),
+            ("release_lock_on_cudamalloc: True", "rejected"),
+            ("per_process_memory_fraction:0.9", "rejected"),
             ("max_split_size_mb:64", "pools"),
             ("use_uvm:True,uvm_oversubscription_ratio:5.0", "patched"),
         ):
             os.environ[name] = value
             try:
-                if ends == "refused":
-                    assert name in refused(Trainer())
+                if ends == "rejected":
+                    assert name in rejected(Trainer())
                     continue
                 run = begun(Trainer(), managed_memory="state")
                 assert ("patched PyTorch" in run.on[MANAGED]) == (ends == "patched"), run.on
@@ -408,12 +408,12 @@ def check_the_users_own_allocator_settings() -> None:
                 del os.environ[name]
 
 
-def check_a_gpu_without_concurrent_managed_access_is_refused() -> None:
+def check_a_gpu_without_concurrent_managed_access_is_rejected() -> None:
     driver = load_driver()
     assert isinstance(driver, Driver)
     with mock.patch.object(driver, "device_attribute", lambda *_: 0):
-        told = refused(Trainer())
-    assert "Stand-in" in told and "concurrent managed access" in told, told
+        told = rejected(Trainer())
+    assert "Simulated" in told and "concurrent managed access" in told, told
 
 
 def check_a_gpu_that_has_vanished_is_said_at_start_and_while_training() -> None:
@@ -424,18 +424,18 @@ def check_a_gpu_that_has_vanished_is_said_at_start_and_while_training() -> None:
         raise CudaError("cuMemGetInfo", "CUDA_ERROR_DEVICE_UNAVAILABLE")
 
     with mock.patch.object(driver, "memory_info", gone):
-        told = refused(Trainer())
+        told = rejected(Trainer())
     assert "DEVICE_UNAVAILABLE" in told and "nvidia-smi" in told, told
     for function in ("cuMemGetInfo_v2", "cuCtxPushCurrent_v2"):
         run = begun(Trainer(), managed_memory="all")
         with failing(function, DEVICE_UNAVAILABLE):
             out_of_memory()
-        (why,) = kinds(run)["everything torch allocates"]["refused"]
-        assert why == f"refused: {function.removesuffix('_v2')} returned CUDA_ERROR_DEVICE_UNAVAILABLE", why
+        (why,) = kinds(run)["everything torch allocates"]["rejected"]
+        assert why == f"rejected: {function.removesuffix('_v2')} returned CUDA_ERROR_DEVICE_UNAVAILABLE", why
         end()
 
 
-def check_the_nth_block_that_is_refused_ends_in_torchs_error_and_nothing_is_lost() -> None:
+def check_the_nth_block_that_is_rejected_ends_in_torchs_error_and_nothing_is_lost() -> None:
     run = begun(Trainer(), managed_memory="all")
     held = []
     with failing("cuMemAllocManaged", OUT_OF_MEMORY, after=3):
@@ -460,7 +460,7 @@ def check_a_numba_that_is_absent_or_cannot_compile_is_named() -> None:
     ):
         native_callbacks.compiled.cache_clear()
         with wrong:
-            told = refused(Trainer())
+            told = rejected(Trainer())
         assert "numba" in told and "requirements/fork.lock" in told, told
     native_callbacks.compiled.cache_clear()
 

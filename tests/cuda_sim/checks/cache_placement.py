@@ -25,13 +25,13 @@ from simpletuner.gh200.memory.batch_copy import OneCopy, PinningFailed  # noqa: 
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
 from simpletuner.gh200.memory.transfer_paths import WAYS, Timed, Timing, Way, time_ways  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
-from tests.cuda_sim.stand_in import read_log  # noqa: E402
-from tests.support.unified_lab import FolderBackend, tiered  # noqa: E402
+from tests.cuda_sim.processes import read_log  # noqa: E402
+from tests.support.unified_lab import DirectoryBackend, tiered  # noqa: E402
 
 DEVICE = 1
 MB = 1 << 20
 LATENT = (4, 128, 128)
-MODE = os.environ["STAND_IN_MODE"]
+MODE = os.environ["CUDA_SIM_MODE"]
 
 
 def begun(placement: str, optimizations: dict[str, Any] | None = None, **seconds: float) -> Run:
@@ -55,11 +55,11 @@ def begun(placement: str, optimizations: dict[str, Any] | None = None, **seconds
 
 
 def paths(count: int) -> list[str]:
-    folder = Path(tempfile.mkdtemp())
+    directory = Path(tempfile.mkdtemp())
     for number in range(count):
         latent = torch.linspace(-1, 1 + number, LATENT[0] * LATENT[1] * LATENT[2]).view(LATENT).to(torch.bfloat16)
-        torch.save({"latents": latent}, folder / f"{number}.pt")
-    return [str(folder / f"{number}.pt") for number in range(count)]
+        torch.save({"latents": latent}, directory / f"{number}.pt")
+    return [str(directory / f"{number}.pt") for number in range(count)]
 
 
 def collated(backend: Any, files: list[str]) -> torch.Tensor:
@@ -73,7 +73,7 @@ def collated(backend: Any, files: list[str]) -> torch.Tensor:
 
 
 def logged_copies() -> int:
-    return sum(name == "cudaMemcpyAsync" for name, _ in read_log(Path(os.environ["STAND_IN_LOG"])))
+    return sum(name == "cudaMemcpyAsync" for name, _ in read_log(Path(os.environ["CUDA_SIM_LOG"])))
 
 
 def _driver() -> Driver:
@@ -83,16 +83,16 @@ def _driver() -> Driver:
 
 
 def _logged() -> int:
-    return len(read_log(Path(os.environ["STAND_IN_LOG"])))
+    return len(read_log(Path(os.environ["CUDA_SIM_LOG"])))
 
 
 def nothing_pinned(empty: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def refused(*sizes: Any, **options: Any) -> torch.Tensor:
+    def rejected(*sizes: Any, **options: Any) -> torch.Tensor:
         if options.get("pin_memory"):
             raise RuntimeError("CUDA error: out of memory")
         return empty(*sizes, **options)
 
-    return refused
+    return rejected
 
 
 def check_one_copy_gives_the_same_bits_with_their_strides() -> None:
@@ -124,7 +124,7 @@ def check_one_copy_is_one_copy_on_a_stream_of_its_own_ordered_by_events() -> Non
         "cudaEventRecordWithFlags",
         "cudaStreamWaitEvent",
     )
-    calls = [(name, call) for name, call in read_log(Path(os.environ["STAND_IN_LOG"]))[before:] if name in watched]
+    calls = [(name, call) for name, call in read_log(Path(os.environ["CUDA_SIM_LOG"]))[before:] if name in watched]
     assert [name for name, _ in calls][:4] == [
         "cudaEventSynchronize", "cudaMemcpyAsync", "cudaEventRecordWithFlags", "cudaStreamWaitEvent",
     ], calls  # fmt: skip
@@ -153,10 +153,10 @@ def check_a_way_that_fails_has_its_reason_and_the_others_their_figures() -> None
     driver = _driver()
     allocate = driver.allocate_managed
 
-    def refused(size: int, device: int) -> int:
+    def rejected(size: int, device: int) -> int:
         raise CudaError("cuMemAllocManaged", "CUDA_ERROR_OUT_OF_MEMORY")
 
-    driver.allocate_managed = refused  # type: ignore[method-assign]
+    driver.allocate_managed = rejected  # type: ignore[method-assign]
     try:
         timed = time_ways(DEVICE, MB, seconds=0)
     finally:
@@ -164,7 +164,7 @@ def check_a_way_that_fails_has_its_reason_and_the_others_their_figures() -> None
     assert set(timed.timings) == {"pinned", "hbm", "stock"} and "OUT_OF_MEMORY" in timed.failed["managed"], timed
 
 
-def check_pinned_memory_that_is_refused_is_said() -> None:
+def check_pinned_memory_that_is_rejected_is_said() -> None:
     mover = OneCopy(DEVICE)
     with mock.patch.object(torch, "empty", nothing_pinned(torch.empty)):
         try:
@@ -181,7 +181,7 @@ def check_every_placement_gives_the_same_bits_in_every_epoch() -> None:
     plain = [torch.load(path)["latents"] for path in files]
     for placement in ("managed", "pinned", "hbm", "auto"):
         run = begun(placement)
-        backend = tiered(FolderBackend())
+        backend = tiered(DirectoryBackend())
         for step, epoch in enumerate((0, 1, 2, 3)):
             hooks.micro_batch_begins(step)
             for order in (files[epoch:] + files[:epoch],):
@@ -264,7 +264,7 @@ def check_a_gpu_that_cannot_be_timed_leaves_plain_ram_and_says_why() -> None:
 
 def check_pinned_is_one_copy_a_batch_whatever_is_in_it() -> None:
     begun("pinned")
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     files = paths(6)
     collated(backend, files)
     before = logged_copies()
@@ -278,12 +278,12 @@ def check_pinned_is_one_copy_a_batch_whatever_is_in_it() -> None:
 
 def check_a_batch_with_latents_that_are_not_held_is_complete() -> None:
     begun("pinned")
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     kept = backend.torch_load(paths(1)[0])["latents"]
     other, bad = torch.ones(LATENT, dtype=torch.bfloat16), torch.full((4,), float("nan"))
-    folder = Path(tempfile.mkdtemp())
-    torch.save(bad, folder / "bad.pt")
-    wrong = hooks.placed_latent(backend.torch_load(str(folder / "bad.pt")))
+    directory = Path(tempfile.mkdtemp())
+    torch.save(bad, directory / "bad.pt")
+    wrong = hooks.placed_latent(backend.torch_load(str(directory / "bad.pt")))
     moved = hooks.moved_together([other, hooks.placed_latent(kept), None, wrong, kept[:2]])
     assert moved[0] is other and moved[1].is_cuda and moved[2] is None and moved[3] is wrong and not moved[4].is_cuda
     assert not hooks.known_finite(moved[3]) and torch.equal(moved[1].cpu(), kept)
@@ -292,7 +292,7 @@ def check_a_batch_with_latents_that_are_not_held_is_complete() -> None:
 
 def check_hbm_waits_for_the_first_steps_and_then_nothing_is_copied() -> None:
     run = begun("hbm")
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     files = paths(6)
     for step in range(2):
         hooks.micro_batch_begins(step)
@@ -313,7 +313,7 @@ def check_hbm_waits_for_the_first_steps_and_then_nothing_is_copied() -> None:
 
 def check_hbm_ends_where_the_share_ends() -> None:
     run = begun("hbm")
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     files = paths(6)
     size = torch.load(files[0])["latents"].nbytes
     run.hints.share.measured(free=int(3.5 * size) + 100 * size, total=1000 * size)
@@ -325,7 +325,7 @@ def check_hbm_ends_where_the_share_ends() -> None:
 
 def check_hbm_gives_way_to_training() -> None:
     run = begun("hbm")
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     files = paths(6)
     run.hints.share.measured(*torch.cuda.mem_get_info(DEVICE))
     wanted = collated(backend, files)
@@ -342,7 +342,7 @@ def check_hbm_gives_way_to_training() -> None:
 
 def check_a_latent_somebody_writes_to_in_hbm_is_read_again() -> None:
     run = begun("hbm")
-    files = FolderBackend()
+    files = DirectoryBackend()
     backend = tiered(files)
     (path,) = paths(1)
     run.hints.share.measured(64 * MB, 128 * MB)
@@ -354,9 +354,9 @@ def check_a_latent_somebody_writes_to_in_hbm_is_read_again() -> None:
     end()
 
 
-def check_refused_pinned_memory_leaves_upstreams_way() -> None:
+def check_rejected_pinned_memory_leaves_upstreams_way() -> None:
     begun("pinned")
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     files = paths(2)
     with mock.patch.object(torch, "empty", nothing_pinned(torch.empty)):
         first = collated(backend, files)

@@ -1,4 +1,4 @@
-"""The stand-in's driver by ctypes, without torch: for what Python code that behaves could never do."""
+"""The simulated device's driver by ctypes, without torch: for what Python code that behaves could never do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DEVICE, HOST = 1, 2
 PREFERRED = 3
 
 library = ctypes.CDLL("libcuda.so.1")
-library.stand_in_resident.argtypes = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int]
-library.stand_in_resident.restype = ctypes.c_size_t
+library.cuda_sim_resident.argtypes = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int]
+library.cuda_sim_resident.restype = ctypes.c_size_t
 
 
 class Location(ctypes.Structure):
@@ -59,7 +59,7 @@ def prefetch(pointer: int, size: int, kind: int, device: int = 0, stream: int = 
 
 
 def resident(pointer: int, size: int, place: int) -> int:
-    return int(library.stand_in_resident(pointer, size, place))
+    return int(library.cuda_sim_resident(pointer, size, place))
 
 
 def free_bytes() -> int:

@@ -26,8 +26,8 @@ from simpletuner.gh200.memory import affinity  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import Driver, load_driver  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
-from tests.cuda_sim.stand_in import read_log  # noqa: E402
-from tests.support.unified_lab import FolderBackend, tiered  # noqa: E402
+from tests.cuda_sim.processes import read_log  # noqa: E402
+from tests.support.unified_lab import DirectoryBackend, tiered  # noqa: E402
 
 DEVICE = 1  # CUDA's; CUDA_VISIBLE_DEVICES names the two by UUID, the other way round than NVML
 LATENT = (64, 64, 16)
@@ -41,15 +41,15 @@ def on_a_rank(**options: Any) -> Run:
 
 
 def latents(count: int) -> list[str]:
-    folder = Path(tempfile.mkdtemp())
+    directory = Path(tempfile.mkdtemp())
     for number in range(count):
-        torch.save(torch.full(LATENT, float(number), dtype=torch.bfloat16), folder / f"{number}.pt")
-    return [str(folder / f"{number}.pt") for number in range(count)]
+        torch.save(torch.full(LATENT, float(number), dtype=torch.bfloat16), directory / f"{number}.pt")
+    return [str(directory / f"{number}.pt") for number in range(count)]
 
 
 def check_the_arena_is_on_the_device_of_the_run_also_from_a_pool() -> None:
     on_a_rank()
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     with ThreadPoolExecutor(4) as pool:
         placed = list(pool.map(lambda path: hooks.placed_latent(backend.torch_load(path)), latents(8)))
     assert {str(latent.device) for latent in placed} == {f"cuda:{DEVICE}"}
@@ -61,7 +61,7 @@ def check_the_arena_is_on_the_device_of_the_run_also_from_a_pool() -> None:
 
 def check_a_batch_gets_hints_only_where_memory_is_managed() -> None:
     run = on_a_rank()
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     managed = backend.torch_load(latents(1)[0])
     ordinary = {"prompt_embeds": torch.ones(1 << 16), "on_gpu": torch.ones(1 << 16, device=f"cuda:{DEVICE}")}
     optimize_batch_for_gh200(ordinary | {"tiny": torch.ones(2)})
@@ -77,10 +77,10 @@ def check_a_batch_gets_hints_only_where_memory_is_managed() -> None:
     end()
 
 
-def check_a_refused_block_is_not_asked_for_again_until_something_is_released() -> None:
+def check_a_rejected_block_is_not_asked_for_again_until_something_is_released() -> None:
     on_a_rank(memory_limit=3 << 20)
     asked: list[int] = []
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     paths = latents(6)
     first = backend.torch_load(paths[0])
     arena = store().arena("device")
@@ -104,7 +104,7 @@ def check_a_refused_block_is_not_asked_for_again_until_something_is_released() -
 
 def check_a_forked_child_reads_from_disk_and_dies_of_nothing() -> None:
     on_a_rank()
-    files = FolderBackend()
+    files = DirectoryBackend()
     backend = tiered(files)
     path = latents(1)[0]
     backend.torch_load(path)
@@ -124,12 +124,12 @@ def check_a_forked_child_reads_from_disk_and_dies_of_nothing() -> None:
 
 def check_a_collated_batch_moves_in_one_call_ahead_of_the_kernel_that_reads_it() -> None:
     on_a_rank()
-    backend = tiered(FolderBackend())
+    backend = tiered(DirectoryBackend())
     paths = latents(6)
     held_now = [backend.torch_load(path) for path in paths]
     for step in range(3):
         hooks.micro_batch_begins(step)
-    log = Path(os.environ["STAND_IN_LOG"])
+    log = Path(os.environ["CUDA_SIM_LOG"])
     before = len(read_log(log))
     with torch.cuda.stream(torch.cuda.Stream(DEVICE)) as _, torch.cuda.device(DEVICE):
         placed = [hooks.placed_latent(latent) for latent in held_now[::2]]
@@ -149,7 +149,7 @@ def check_a_collated_batch_moves_in_one_call_ahead_of_the_kernel_that_reads_it()
 def check_cpus_beside_the_gpu_are_found_by_uuid() -> None:
     mine = os.sched_getaffinity(0)
     if not {0, 1} <= mine:
-        return  # the stand-in's NVML knows one CPU a device
+        return  # the simulated device's NVML knows one CPU a device
     try:
         set_numa_affinity(DEVICE)
         assert os.sched_getaffinity(0) == {1}, "Accelerate takes CUDA's number for NVML's"
@@ -165,10 +165,10 @@ def check_cpus_beside_the_gpu_are_found_by_uuid() -> None:
 def check_the_diagnostic_matches_cuda_and_nvml_by_uuid() -> None:
     found = read_gpus(Machine())
     assert [gpu.index for gpu in found.devices] == [0, 1] and found.source == "NVML"
-    # The stand-in's nodes follow NVML's numbers, and so do its names.
+    # The simulated device's nodes follow NVML's numbers, and so do its names.
     for gpu in found.devices:
         assert gpu.attributes["numa_id"] == gpu.numa_node == 1 + gpu.index, gpu
-        assert gpu.name == f"Stand-in {gpu.index}" and gpu.uuid is not None
+        assert gpu.name == f"Simulated {gpu.index}" and gpu.uuid is not None
 
 
 def check_the_diagnostics_tests_of_memory_have_a_context() -> None:

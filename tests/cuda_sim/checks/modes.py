@@ -1,4 +1,4 @@
-"""What differs between the modes; STAND_IN_MODE says which one this is. HBM has 4 MiB here."""
+"""What differs between the modes; CUDA_SIM_MODE says which one this is. HBM has 4 MiB here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from driver import (
     write,
 )
 
-MODE = os.environ["STAND_IN_MODE"]
+MODE = os.environ["CUDA_SIM_MODE"]
 
 
 def attribute(number: int) -> int:
@@ -121,10 +121,10 @@ def check_a_forked_child_has_neither_driver_nor_memory() -> None:
     with context():
         block = managed(PAGE)
         write(block, PAGE)
-        refused = os.fork()
-        if not refused:
+        rejected = os.fork()
+        if not rejected:
             os._exit(0 if call("cuCtxSynchronize") == 3 else 1)
-        assert os.waitpid(refused, 0)[1] == 0
+        assert os.waitpid(rejected, 0)[1] == 0
         touching = os.fork()
         if not touching:
             read(block, 1)

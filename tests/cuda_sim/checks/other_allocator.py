@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from beyond_hbm import Trainer, refused
+from beyond_hbm import Trainer, rejected
 
 if __name__ == "__main__":
     other = torch.cuda.memory.CUDAPluggableAllocator("libc.so.6", "malloc", "free")
     torch.cuda.memory.change_current_allocator(other)
-    print(refused(Trainer(), managed_memory="all"))
+    print(rejected(Trainer(), managed_memory="all"))

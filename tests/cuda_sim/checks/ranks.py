@@ -1,4 +1,4 @@
-"""Two ranks, each on its own device; accelerate asks for NCCL and gets what STAND_IN_BACKEND says."""
+"""Two ranks, each on its own device; accelerate asks for NCCL and gets what CUDA_SIM_BACKEND says."""
 
 from __future__ import annotations
 

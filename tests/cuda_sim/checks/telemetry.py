@@ -22,12 +22,12 @@ from simpletuner.gh200.config.sources import read_settings  # noqa: E402
 from simpletuner.gh200.offload import hooks as pools  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
 from simpletuner.gh200.telemetry.hooks import RunTelemetry  # noqa: E402
-from simpletuner.gh200.telemetry.reader import read_folder  # noqa: E402
+from simpletuner.gh200.telemetry.reader import read_directory  # noqa: E402
 from simpletuner.gh200.telemetry.record import Record  # noqa: E402
 
 DEVICE = torch.device("cuda:1")
 MB = 1 << 20
-LOG = Path(os.environ["STAND_IN_LOG"])
+LOG = Path(os.environ["CUDA_SIM_LOG"])
 CACHES = {"vae_cache_type": "unified_memory", "placement": "managed"}
 ASKED = {"telemetry_interval": 3600, "enable_uvm_hints": True, "managed_memory": "state"}
 
@@ -35,14 +35,14 @@ ASKED = {"telemetry_interval": 3600, "enable_uvm_hints": True, "managed_memory":
 class Trainer:
     """What telemetry and the pools meet of upstream's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         kind = SimpleNamespace(value="NO")
         self.accelerator = SimpleNamespace(
             device=DEVICE, distributed_type=kind, is_main_process=True, process_index=1, num_processes=2, trackers=[],
             log=lambda values, step=None: None,
         )  # fmt: skip
         self.config = SimpleNamespace(
-            output_dir=str(folder), gradient_accumulation_steps=2, train_batch_size=3, max_train_steps=9
+            output_dir=str(directory), gradient_accumulation_steps=2, train_batch_size=3, max_train_steps=9
         )
         self.gh200_ramp_scheduler: Any = None
         self.optimizer: Any = None
@@ -55,11 +55,11 @@ class Trainer:
     def init_ema_model(self) -> None: ...
 
 
-def begun(folder: Path) -> tuple[Run, RunTelemetry, pools.ManagedMemory]:
+def begun(directory: Path) -> tuple[Run, RunTelemetry, pools.ManagedMemory]:
     settings = read_settings({"gh200_optimizations": ASKED, "cache_config": CACHES}, {})
     run = begin_memory_run(CacheOptions.from_settings(settings), settings)
     run.hints.settle_on(DEVICE)
-    trainer = Trainer(folder)
+    trainer = Trainer(directory)
     telemetry = RunTelemetry(trainer, run)
     pools.begin(trainer, run)
     telemetry.start()
@@ -94,7 +94,7 @@ def check_figures_are_those_of_the_runs_own_device() -> None:
         assert after.hbm.total_bytes == 256 * MB and after.hbm.free_bytes == after.hbm.cuda_free_bytes
         assert after.hbm.used_bytes == after.hbm.total_bytes - after.hbm.free_bytes
         assert (after.hbm.allocated_bytes or 0) - (before.hbm.allocated_bytes or 0) == kept.numel() < elsewhere.numel()
-        told = read_folder(Path(name))
+        told = read_directory(Path(name))
         assert list(told.ranks) == [1] and told.missing == (0,) and told.first.latest.kind == "end"
 
 

@@ -1,4 +1,4 @@
-"""Stock torch on the stand-in: two devices of 256 MiB in numa mode, 512 MiB of managed memory."""
+"""Stock torch on the simulated device: two devices of 256 MiB in numa mode, 512 MiB of managed memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 CUDA = torch.device("cuda", 0)
-LOG = Path(os.environ["STAND_IN_LOG"])
+LOG = Path(os.environ["CUDA_SIM_LOG"])
 
 
 def logged(name: str) -> int:
@@ -25,7 +25,7 @@ def logged(name: str) -> int:
 def check_torch_says_what_the_machine_is() -> None:
     assert torch.cuda.is_available() and torch.cuda.device_count() == 2
     told = torch.cuda.get_device_properties(1)
-    assert (told.name, told.major, told.total_memory) == ("Stand-in 1", 9, 256 * MIB)
+    assert (told.name, told.major, told.total_memory) == ("Simulated 1", 9, 256 * MIB)
     assert torch.cuda.is_bf16_supported() and torch.cuda.get_device_capability(0) == (9, 0)
 
 
@@ -118,12 +118,12 @@ class Net(nn.Module):
         self.layer, self.rms, self.table = nn.LayerNorm(16), nn.RMSNorm(16), nn.Embedding(10, 16)
         self.heads, self.out = nn.Linear(16, 48), nn.Linear(16, 4)
 
-    def forward(self, picture: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        hidden = self.depthwise(functional.silu(self.norm(self.conv(picture)))).flatten(2).transpose(1, 2)
+    def forward(self, image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        hidden = self.depthwise(functional.silu(self.norm(self.conv(image)))).flatten(2).transpose(1, 2)
         hidden = self.rms(self.layer(hidden) + self.table(label)[:, None])
         query, key, value = (part[:, None] for part in self.heads(hidden).chunk(3, -1))
         hidden = hidden + functional.scaled_dot_product_attention(query, key, value)[:, 0]
-        return self.out(hidden).transpose(1, 2).reshape(picture.shape)
+        return self.out(hidden).transpose(1, 2).reshape(image.shape)
 
 
 def losses(device: str, autocast: bool, **options: Any) -> list[float]:
@@ -132,9 +132,9 @@ def losses(device: str, autocast: bool, **options: Any) -> list[float]:
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, **options)
     found = []
     for _ in range(4):
-        picture, label = torch.randn(2, 4, 8, 8, generator=draws), torch.randint(0, 10, (2,), generator=draws)
+        image, label = torch.randn(2, 4, 8, 8, generator=draws), torch.randint(0, 10, (2,), generator=draws)
         with torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=autocast):
-            loss = functional.mse_loss(net(picture.to(device), label.to(device)).float(), picture.to(device))
+            loss = functional.mse_loss(net(image.to(device), label.to(device)).float(), image.to(device))
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()

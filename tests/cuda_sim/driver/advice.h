@@ -1,6 +1,6 @@
 /* Advice, prefetches and the questions about them. */
-#ifndef STAND_IN_ADVICE_H
-#define STAND_IN_ADVICE_H
+#ifndef CUDA_SIM_ADVICE_H
+#define CUDA_SIM_ADVICE_H
 #include "calls.h"
 
 result_t advise(address_t start, size_t bytes, int advice, location_t where);

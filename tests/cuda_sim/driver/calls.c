@@ -80,7 +80,7 @@ static int failure_is_injected(const entry_t *entry, api_t api) {
 }
 
 /* For a check that lets one function fail for a while, in its own process: NULL ends it. */
-API void stand_in_fail(const char *name, int code, int after) {
+API void cuda_sim_fail(const char *name, int code, int after) {
     lock_model();
     settings.fail_name = name ? strdup(name) : NULL;
     settings.fail_code = code;
@@ -90,7 +90,7 @@ API void stand_in_fail(const char *name, int code, int after) {
     unlock_model();
 }
 
-static result_t refusal_without_context(const entry_t *entry, api_t api) {
+static result_t rejection_without_context(const entry_t *entry, api_t api) {
     if (!(entry->needs & (NEEDS_CONTEXT | SHOULD_HAVE_CONTEXT))) return OK;
     if (api == RUNTIME_API) return bind_runtime_context();
     context_state_t state = current_context_state();
@@ -117,13 +117,13 @@ result_t enter_call(entry_t *entry, api_t api) {
     }
     if (!initialised) return NOT_INITIALIZED;
     if (failure_is_injected(entry, api)) return settings.fail_code;
-    result_t bad = refusal_without_context(entry, api);
+    result_t bad = rejection_without_context(entry, api);
     if (!bad && entry->needs & SYNCHRONISES) synchronised++;
     return bad;
 }
 
 static void log_call(result_t result, const char *name, const char *format, va_list arguments) {
-    const char *path = getenv("STAND_IN_LOG");
+    const char *path = getenv("CUDA_SIM_LOG");
     FILE *file = path && *path ? fopen(path, "ae") : NULL;
     if (!file) return;
     char line[512];
@@ -142,7 +142,7 @@ static void trace_violation(const char *name) {
     void (*release)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
     int (*run)(const char *, void *) = (int (*)(const char *, void *))dlsym(RTLD_DEFAULT, "PyRun_SimpleStringFlags");
     if (!is_initialised || !ensure || !release || !run || !is_initialised()) return;
-    fprintf(stderr, "gpu stand-in: violation in %s:\n", name);
+    fprintf(stderr, "simulated GPU: violation in %s:\n", name);
     int state = ensure();
     run("import traceback; traceback.print_stack()", NULL);
     release(state);

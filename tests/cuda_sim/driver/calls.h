@@ -1,6 +1,6 @@
 /* How every entry point begins and ends: the lock, counting, injected failures, the call log, violations. */
-#ifndef STAND_IN_CALLS_H
-#define STAND_IN_CALLS_H
+#ifndef CUDA_SIM_CALLS_H
+#define CUDA_SIM_CALLS_H
 #include "settings.h"
 
 typedef enum { DRIVER_API, RUNTIME_API } api_t;
@@ -8,7 +8,7 @@ typedef enum { DRIVER_API, RUNTIME_API } api_t;
 /* What a call asks of its thread. */
 enum {
     ANY_THREAD = 0,
-    NEEDS_CONTEXT = 1,       /* refused without a current context */
+    NEEDS_CONTEXT = 1,       /* rejected without a current context */
     SHOULD_HAVE_CONTEXT = 2, /* handles and ranges know their context, and a real driver may let the call pass: it goes
                                 on here too, but it is a violation */
     NO_INITIALISATION = 4,    /* answers before cuInit, and in a forked child */
@@ -22,7 +22,7 @@ typedef struct entry {
     struct entry *next;
 } entry_t;
 
-/* One entry point: `expression` is evaluated under the lock when nothing refuses the call before; the rest is logged. */
+/* One entry point: `expression` is evaluated under the lock when nothing rejects the call before; the rest is logged. */
 #define CALL(api, needs_of_call, expression, ...)                                  \
     ({                                                                             \
         static entry_t entry_ = {.name = __func__, .needs = (needs_of_call)};      \
@@ -40,9 +40,9 @@ void unlock_model(void);
 result_t initialise(void);
 const entry_t *called_entries(void);
 
-/* Something a real GPU would refuse, or punish later. The sentence has no addresses, so that equal ones are counted. */
+/* Something a real GPU would reject, or punish later. The sentence has no addresses, so that equal ones are counted. */
 void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* A call that is not modelled: counted as a violation, and refused. */
+/* A call that is not modelled: counted as a violation, and rejected. */
 result_t unsupported(const char *what);
 
 typedef struct {

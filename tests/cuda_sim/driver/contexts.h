@@ -1,6 +1,6 @@
 /* Devices, their primary contexts, and the stack of contexts each thread has. */
-#ifndef STAND_IN_CONTEXTS_H
-#define STAND_IN_CONTEXTS_H
+#ifndef CUDA_SIM_CONTEXTS_H
+#define CUDA_SIM_CONTEXTS_H
 #include "calls.h"
 
 typedef enum { NO_CONTEXT, CONTEXT_ALIVE, CONTEXT_DEAD } context_state_t;

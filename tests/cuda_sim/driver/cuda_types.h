@@ -1,6 +1,6 @@
-/* What this stand-in needs of CUDA's interfaces, declared by hand: the machine that builds it has no CUDA headers. */
-#ifndef STAND_IN_CUDA_TYPES_H
-#define STAND_IN_CUDA_TYPES_H
+/* What this simulated device needs of CUDA's interfaces, declared by hand: the machine that builds it has no CUDA headers. */
+#ifndef CUDA_SIM_CUDA_TYPES_H
+#define CUDA_SIM_CUDA_TYPES_H
 #include <stddef.h>
 #include <stdint.h>
 

@@ -263,7 +263,7 @@ API result_t cuLogsUnregisterCallback(void *callback) {
 }
 
 /* For the tests: how many bytes of a managed range are on a device, or with -1 on the host. */
-API size_t stand_in_resident(address_t start, size_t bytes, int place) {
+API size_t cuda_sim_resident(address_t start, size_t bytes, int place) {
     lock_model();
     allocation_t *found = find_allocation(start);
     size_t answer = 0;

@@ -75,9 +75,9 @@
 #define DECLARE(name, since, function) extern char function##_[] __asm__(#function);
 MODELLED(DECLARE)
 
-#define REFUSE(name) \
+#define REJECT(name) \
     API result_t name(void) { return DRIVER_CALL(ANY_THREAD, unsupported(#name), "."); }
-NOT_MODELLED(REFUSE)
+NOT_MODELLED(REJECT)
 
 typedef struct {
     const char *name;
@@ -86,8 +86,8 @@ typedef struct {
 } row_t;
 
 #define ROW(name, since, function) {#name, since, function##_},
-#define REFUSED_ROW(name) {#name, 2000, (void *)name},
-static const row_t table[] = {MODELLED(ROW) NOT_MODELLED(REFUSED_ROW)};
+#define REJECTED_ROW(name) {#name, 2000, (void *)name},
+static const row_t table[] = {MODELLED(ROW) NOT_MODELLED(REJECTED_ROW)};
 
 void *driver_function(const char *name, int version) {
     if (!settings.driver_version) read_settings();

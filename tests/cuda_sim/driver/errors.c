@@ -23,8 +23,8 @@ static const struct {
     {HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "cudaErrorHostMemoryNotRegistered",
      "pointer does not correspond to a registered memory region"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure",
-     "gpu stand-in: no CPU code handles this kernel (the report names it)"},
-    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "cudaErrorNotSupported", "gpu stand-in: operation not supported"},
+     "simulated GPU: no CPU code handles this kernel (the report names it)"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "cudaErrorNotSupported", "simulated GPU: operation not supported"},
     {UNKNOWN_ERROR, "CUDA_ERROR_UNKNOWN", "cudaErrorUnknown", "unknown error"},
 };
 

@@ -1,6 +1,6 @@
 /* Streams and events: handles that are never used twice, so that a stale one is known. */
-#ifndef STAND_IN_HANDLES_H
-#define STAND_IN_HANDLES_H
+#ifndef CUDA_SIM_HANDLES_H
+#define CUDA_SIM_HANDLES_H
 #include "calls.h"
 
 result_t create_stream(void **out, api_t owner);

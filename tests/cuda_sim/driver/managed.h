@@ -1,6 +1,6 @@
 /* Pages of managed memory: where they are, what was advised, who has to leave when HBM is full. */
-#ifndef STAND_IN_MANAGED_H
-#define STAND_IN_MANAGED_H
+#ifndef CUDA_SIM_MANAGED_H
+#define CUDA_SIM_MANAGED_H
 #include "memory.h"
 
 enum { ON_HOST = -1, NOWHERE = -2 }; /* beside device ordinals; also the driver's own values for "CPU" and "none" */

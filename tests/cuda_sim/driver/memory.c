@@ -76,7 +76,7 @@ static result_t remember(allocation_t made, address_t *out) {
 /* Address space for the program and, elsewhere, the bytes behind it; neither reaches a forked child. */
 static result_t map_twice(allocation_t *made, size_t alignment, int protection) {
     made->reserved = rounded_up(made->size, alignment);
-    int file = memfd_create("gpu-stand-in", MFD_CLOEXEC);
+    int file = memfd_create("cuda-sim", MFD_CLOEXEC);
     if (file < 0) return OUT_OF_MEMORY;
     char *space = MAP_FAILED, *view = MAP_FAILED;
     if (!ftruncate(file, (off_t)made->reserved)) {

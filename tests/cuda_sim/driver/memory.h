@@ -1,6 +1,6 @@
 /* Every allocation: the GPU's own memory, pinned, registered and managed memory, live and lately freed. */
-#ifndef STAND_IN_MEMORY_H
-#define STAND_IN_MEMORY_H
+#ifndef CUDA_SIM_MEMORY_H
+#define CUDA_SIM_MEMORY_H
 #include "calls.h"
 
 typedef enum { DEVICE_MEMORY, PINNED_MEMORY, REGISTERED_MEMORY, MANAGED_MEMORY } memory_kind_t;

@@ -113,13 +113,13 @@ static void append(const char *path, const char *text, size_t length) {
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     ssize_t written = file < 0 ? -1 : write(file, text, length);
     if (written != (ssize_t)length)
-        fprintf(stderr, "gpu stand-in: the report cannot be written to %s: %s\n", path, strerror(errno));
+        fprintf(stderr, "simulated GPU: the report cannot be written to %s: %s\n", path, strerror(errno));
     if (file >= 0) close(file);
 }
 
 __attribute__((destructor)) void write_report(void) {
     static pid_t written_by;
-    const char *path = getenv("STAND_IN_REPORT");
+    const char *path = getenv("CUDA_SIM_REPORT");
     if (!path || !*path || written_by == getpid()) return;
     lock_model();
     if (calls_were_made()) {

@@ -75,7 +75,7 @@ API result_t __cudaGetKernel(void **kernel, const void *host_function) {
     return OK;
 }
 
-static result_t refuse_launch(const void *host_function) {
+static result_t reject_launch(const void *host_function) {
     note_unhandled_launch();
     violation("no CPU code handles kernel %.150s", kernel_name(host_function));
     return LAUNCH_FAILED;
@@ -86,7 +86,7 @@ static result_t with_error(result_t result) {
     return result;
 }
 
-#define LAUNCH(host_function) with_error(CALL(RUNTIME_API, NEEDS_CONTEXT, refuse_launch(host_function), "."))
+#define LAUNCH(host_function) with_error(CALL(RUNTIME_API, NEEDS_CONTEXT, reject_launch(host_function), "."))
 
 API result_t cudaLaunchKernel(const void *function, dim3_t grid, dim3_t block, void **arguments, size_t shared, void *stream) {
     (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
@@ -133,7 +133,7 @@ API result_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *count, 
 }
 
 /* For the CPU code that plays kernels: where the bytes of a range are, as a kernel on `device` would reach them. */
-API void *stand_in_kernel_view(address_t start, size_t bytes, int device) {
+API void *cuda_sim_kernel_view(address_t start, size_t bytes, int device) {
     static entry_t entry = {.name = "kernel", .needs = ANY_THREAD};
     result_t bad = enter_call(&entry, RUNTIME_API);
     void *view = bad ? NULL : kernel_view(start, bytes, device);

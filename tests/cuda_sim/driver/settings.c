@@ -12,7 +12,7 @@ static long number(const char *name, long fallback) {
 }
 
 static gpu_mode_t mode_setting(void) {
-    const char *text = getenv("STAND_IN_MODE");
+    const char *text = getenv("CUDA_SIM_MODE");
     if (text && !strcmp(text, "numa")) return MODE_NUMA;
     if (text && !strcmp(text, "cdmm")) return MODE_CDMM;
     return MODE_PCIE;
@@ -29,7 +29,7 @@ int numa_node_of(int physical) { return settings.mode == MODE_NUMA ? 1 + physica
 
 const char *device_name(int physical) {
     static char names[MAX_DEVICES][32];
-    snprintf(names[physical], sizeof names[physical], "Stand-in %d", physical);
+    snprintf(names[physical], sizeof names[physical], "Simulated %d", physical);
     return names[physical];
 }
 
@@ -85,22 +85,22 @@ static void read_visible_devices(void) {
 }
 
 void read_settings(void) {
-    long wanted = number("STAND_IN_DEVICES", 1);
+    long wanted = number("CUDA_SIM_DEVICES", 1);
     settings.physical_devices = (int)(wanted < 0 ? 0 : wanted > MAX_DEVICES ? MAX_DEVICES : wanted);
     read_visible_devices();
     settings.mode = mode_setting();
-    settings.concurrent_managed_access = (int)number("STAND_IN_CONCURRENT", 1);
-    settings.driver_version = (int)number("STAND_IN_VERSION", 13000);
-    settings.init_error = (int)number("STAND_IN_INIT_ERROR", 0);
-    settings.events_never_ready = (int)number("STAND_IN_EVENTS_NEVER_READY", 0);
-    settings.page_bytes = (size_t)number("STAND_IN_PAGE", 65536);
-    settings.hbm_bytes = (size_t)number("STAND_IN_HBM", 64L << 20);
-    settings.managed_limit_bytes = (size_t)number("STAND_IN_MANAGED", 1L << 30);
-    settings.fail_name = getenv("STAND_IN_FAIL");
-    settings.fail_code = (int)number("STAND_IN_FAIL_CODE", UNKNOWN_ERROR);
-    settings.fail_after = (int)number("STAND_IN_FAIL_AFTER", 0);
-    settings.fail_times = (int)number("STAND_IN_FAIL_TIMES", 0);
-    settings.fail_every = (int)number("STAND_IN_FAIL_EVERY", 0);
-    settings.corrupt_fill = (int)number("STAND_IN_CORRUPT", 0);
-    settings.trace_violations = (int)number("STAND_IN_TRACE_VIOLATIONS", 0);
+    settings.concurrent_managed_access = (int)number("CUDA_SIM_CONCURRENT", 1);
+    settings.driver_version = (int)number("CUDA_SIM_VERSION", 13000);
+    settings.init_error = (int)number("CUDA_SIM_INIT_ERROR", 0);
+    settings.events_never_ready = (int)number("CUDA_SIM_EVENTS_NEVER_READY", 0);
+    settings.page_bytes = (size_t)number("CUDA_SIM_PAGE", 65536);
+    settings.hbm_bytes = (size_t)number("CUDA_SIM_HBM", 64L << 20);
+    settings.managed_limit_bytes = (size_t)number("CUDA_SIM_MANAGED", 1L << 30);
+    settings.fail_name = getenv("CUDA_SIM_FAIL");
+    settings.fail_code = (int)number("CUDA_SIM_FAIL_CODE", UNKNOWN_ERROR);
+    settings.fail_after = (int)number("CUDA_SIM_FAIL_AFTER", 0);
+    settings.fail_times = (int)number("CUDA_SIM_FAIL_TIMES", 0);
+    settings.fail_every = (int)number("CUDA_SIM_FAIL_EVERY", 0);
+    settings.corrupt_fill = (int)number("CUDA_SIM_CORRUPT", 0);
+    settings.trace_violations = (int)number("CUDA_SIM_TRACE_VIOLATIONS", 0);
 }

@@ -1,6 +1,6 @@
 /* What kind of machine is played: read from the environment when the driver is initialised. */
-#ifndef STAND_IN_SETTINGS_H
-#define STAND_IN_SETTINGS_H
+#ifndef CUDA_SIM_SETTINGS_H
+#define CUDA_SIM_SETTINGS_H
 #include "cuda_types.h"
 
 #define MAX_DEVICES 16

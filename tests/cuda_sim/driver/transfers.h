@@ -1,6 +1,6 @@
 /* Copies and fills, counted by direction. */
-#ifndef STAND_IN_TRANSFERS_H
-#define STAND_IN_TRANSFERS_H
+#ifndef CUDA_SIM_TRANSFERS_H
+#define CUDA_SIM_TRANSFERS_H
 #include "memory.h"
 
 /* `kind` is the direction the caller claims; COPY_DEFAULT claims nothing. */

@@ -23,7 +23,7 @@ class _ThenInstall(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self.wrapped.exec_module(module)
-        from stand_in_torch import install
+        from cuda_sim_torch import install
 
         install()
 

@@ -1,4 +1,4 @@
-"""The acceptance run on the stand-in driver: what it shows, refutes and leaves out, and how it leaves a machine."""
+"""The acceptance run on the simulated driver: what it shows, refutes and leaves out, and how it leaves a machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diagnostic_lab import REPO, schema_errors
 from gh200_lab.pages import acceptance as acceptance_page
 from simpletuner.gh200.diagnostic.acceptance.claims import CLAIMS
 from simpletuner.gh200.diagnostic.acceptance.session import PARTS
-from tests.cuda_sim.stand_in import Machine
+from tests.cuda_sim.processes import Machine
 
 pytestmark = pytest.mark.unit
 SCRIPT = REPO / "gh200_diagnostic.py"
@@ -31,7 +31,7 @@ def of(report: dict[str, Any], verdict: str) -> set[str]:
     return {name for name, found in verdicts(report).items() if found == verdict}
 
 
-def test_acceptance_shows_what_a_stand_in_can_show(machine: Machine) -> None:
+def test_acceptance_shows_what_a_cuda_sim_can_show(machine: Machine) -> None:
     report, output = accepted(machine)
     assert of(report, "refuted") == set()
     assert of(report, "not tested") == SPEED | ASKED_FOR
@@ -158,7 +158,7 @@ def test_acceptance_leaves_a_busy_gpu_alone(machine: Machine, smi: dict[str, str
     assert clean(machine)
 
 
-def test_acceptance_on_another_gpus_processes_is_not_refused(machine: Machine) -> None:
+def test_acceptance_on_another_gpus_processes_is_not_rejected(machine: Machine) -> None:
     accepted(machine, "--quiet", smi={"compute-apps": "GPU-other, 4711, 9000\n"})
 
 
@@ -176,11 +176,11 @@ def test_acceptance_without_a_gpu_says_what_is_missing(machine: Machine) -> None
     assert "no CUDA device that can be used" in report["ended"] and report["ended"] in output
 
 
-def started(folder: Path, *words: str, shell: str = "") -> subprocess.CompletedProcess[str]:
+def started(directory: Path, *words: str, shell: str = "") -> subprocess.CompletedProcess[str]:
     """As an operator does, with a Python that has no packages at all."""
     line = f'{shell} exec "$0" -I -S "$@"'
     command = ["bash", "-c", line, sys.executable, str(SCRIPT), "--acceptance", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120)
 
 
 def test_acceptance_of_a_bare_python(tmp_path: Path) -> None:
@@ -198,13 +198,13 @@ def test_acceptance_of_a_bare_python(tmp_path: Path) -> None:
         (["--minutes", "soon"], "", "above 0"),
         (["--config", "x.json"], "", "goes without --config"),
         (["--skip-allocation"], "", "goes without --skip-allocation"),
-        (["--output", "no/such/folder.json"], "", "No such file"),
-        (["--output", "."], "", "is a folder"),
+        (["--output", "no/such/directory.json"], "", "No such file"),
+        (["--output", "."], "", "is a directory"),
         # As on a full disk: a file may not grow to the size of a report.
         (["--output", "full.json"], "ulimit -f 100;", "cannot be written"),
     ],
 )
-def test_acceptance_refuses_before_any_work(words: list[str], shell: str, said: str, tmp_path: Path) -> None:
+def test_acceptance_rejects_before_any_work(words: list[str], shell: str, said: str, tmp_path: Path) -> None:
     done = started(tmp_path, *words, shell=shell)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == [] and "asking" not in done.stderr
@@ -223,36 +223,36 @@ import sys, time
 from pathlib import Path
 from gh200_lab import process
 from gh200_lab.validation import acceptance
-acceptance.make_model = acceptance.make_pictures = lambda *_: None
+acceptance.make_model = acceptance.make_images = lambda *_: None
 acceptance.find_place = lambda: type("Place", (), {"fork": Path()})
-folder = acceptance.Trainings()._lab(8).folder
-print(folder, flush=True)
+directory = acceptance.Trainings()._lab(8).directory
+print(directory, flush=True)
 process.run([sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"],
-            cwd=folder, environment={}, log=folder / "log", limit=60)
+            cwd=directory, environment={}, log=directory / "log", limit=60)
 """
 
 
-def test_acceptance_killed_outright_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+def test_acceptance_killed_outright_leaves_no_process_and_no_directory(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPO), "TMPDIR": str(tmp_path)}
     script = f"from gh200_lab.checkout import see_this_checkout\nsee_this_checkout()\n{KILLED}"
     parent = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    folder = Path(parent.stdout.readline().strip())
+    directory = Path(parent.stdout.readline().strip())
     try:
-        _until(lambda: (folder / "log").is_file() and "begun" in (folder / "log").read_text())
-        assert running(folder)
+        _until(lambda: (directory / "log").is_file() and "begun" in (directory / "log").read_text())
+        assert running(directory)
     finally:
         parent.kill()
         parent.wait()
-    _until(lambda: not running(folder) and list(tmp_path.iterdir()) == [])
+    _until(lambda: not running(directory) and list(tmp_path.iterdir()) == [])
 
 
-def running(folder: Path) -> list[str]:
-    """Processes at work in a folder; a dead one nobody has asked about yet has none."""
+def running(directory: Path) -> list[str]:
+    """Processes at work in a directory; a dead one nobody has asked about yet has none."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (process / "cwd").readlink() == folder:
+            if (process / "cwd").readlink() == directory:
                 found.append(process.name)
         except OSError:
             continue

@@ -1,4 +1,4 @@
-"""What runs the trainings of an acceptance run, on the stand-in GPU and with a trainer of a few lines in upstream's place."""
+"""What runs the trainings of an acceptance run, on the simulated GPU and with a trainer of a few lines in upstream's place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gh200_lab.place import ROOT
-from tests.cuda_sim.stand_in import CannotBuild, build, run
+from tests.cuda_sim.processes import CannotBuild, build, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 HBM_MB = 64
@@ -65,21 +65,21 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
         build()
     except CannotBuild as reason:
         pytest.skip(str(reason))
-    folder = tmp_path_factory.mktemp("acceptance")
+    directory = tmp_path_factory.mktemp("acceptance")
     for name in ("tree/simpletuner", "tmp"):
-        (folder / name).mkdir(parents=True)
-    (folder / "tree/simpletuner/train.py").write_text(TRAIN)
+        (directory / name).mkdir(parents=True)
+    (directory / "tree/simpletuner/train.py").write_text(TRAIN)
     ran = run(
         ["--hbm-mb", str(HBM_MB)],
-        [sys.executable, "-c", ORDERS, str(folder / "tree")],
-        folder / "left.jsonl",
-        environment={"TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", ORDERS, str(directory / "tree")],
+        directory / "left.jsonl",
+        environment={"TMPDIR": str(directory / "tmp"), "PYTHONPATH": str(ROOT)},
         seconds=500,
     )
     assert ran.code == 0, ran.errors[-3000:]
     line = next(line for line in ran.output.splitlines() if line.startswith("TOLD "))
     assert ran.violations() == []
-    return *json.loads(line.removeprefix("TOLD ")), folder / "tmp"
+    return *json.loads(line.removeprefix("TOLD ")), directory / "tmp"
 
 
 def test_acceptance_training_tells_bits_times_and_memory(told: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The GPU stand-in from inside: many checks in a few processes, each reported as a test of its own."""
+"""The simulated GPU from inside: many checks in a few processes, each reported as a test of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda_sim.needed import stand_in_or_skip
-from tests.cuda_sim.stand_in import HERE, ROOT, Ran, run
+from tests.cuda_sim.needed import cuda_sim_or_skip
+from tests.cuda_sim.processes import HERE, ROOT, Ran, run
 
 CHECKS = HERE / "checks"
 SMALL = ["--devices", "2", "--hbm-mb", "4", "--managed-mb", "64"]
@@ -32,15 +32,15 @@ RUNS: dict[str, tuple[str, list[str], dict[str, str]]] = {
 
 @pytest.fixture(autouse=True)
 def _needs_a_compiler() -> None:
-    stand_in_or_skip()
+    cuda_sim_or_skip()
 
 
 @cache
-def ran(name: str, folder: Path) -> tuple[Ran, dict[str, str]]:
+def ran(name: str, directory: Path) -> tuple[Ran, dict[str, str]]:
     file, options, environment = RUNS[name]
-    own = {"PYTHONPATH": f"{CHECKS}:{ROOT}", "STAND_IN_LOG": str(folder / f"{name}.log")}
+    own = {"PYTHONPATH": f"{CHECKS}:{ROOT}", "CUDA_SIM_LOG": str(directory / f"{name}.log")}
     command = [sys.executable, str(CHECKS / "runner.py"), str(CHECKS / f"{file}.py")]
-    done = run(options, command, folder / f"{name}.jsonl", environment=own | environment)
+    done = run(options, command, directory / f"{name}.jsonl", environment=own | environment)
     lines = [line for line in done.output.splitlines() if line.startswith("ENDED ")]
     assert done.code == 0 and lines, (done.code, done.output[-2000:], done.errors[-2000:])
     return done, json.loads(lines[0].removeprefix("ENDED "))
@@ -48,7 +48,7 @@ def ran(name: str, folder: Path) -> tuple[Ran, dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("stand_in")
+    return tmp_path_factory.mktemp("cuda_sim")
 
 
 def names(file: str) -> list[str]:
@@ -59,13 +59,13 @@ def names(file: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "check"), [(name, check) for name, (file, *_) in RUNS.items() for check in names(file)]
 )
-def test_stand_in(name: str, check: str, shared: Path) -> None:
+def test_cuda_sim(name: str, check: str, shared: Path) -> None:
     _, ended = ran(name, shared)
     assert ended[check] == "", ended[check]
 
 
 @pytest.mark.parametrize("mode", ["numa", "cdmm", "pcie"])
-def test_stand_in_well_behaved_code_violates_nothing(mode: str, shared: Path) -> None:
+def test_cuda_sim_well_behaved_code_violates_nothing(mode: str, shared: Path) -> None:
     done, _ = ran(mode, shared)
     (report,) = [report for report in done.reports if not report["forked_child"]]
     assert report["violations"] == [] and set(report["left"]["driver"].values()) == {0}
@@ -103,11 +103,11 @@ def test_stand_in_well_behaved_code_violates_nothing(mode: str, shared: Path) ->
         "cudaGraphLaunch: unsupported call cudaGraphLaunch",
     ],
 )
-def test_stand_in_names_the_violation(sentence: str, shared: Path) -> None:
+def test_cuda_sim_names_the_violation(sentence: str, shared: Path) -> None:
     assert sentence in ran("misuse", shared)[0].violations()
 
 
-def test_stand_in_report_of_a_torch_process(shared: Path) -> None:
+def test_cuda_sim_report_of_a_torch_process(shared: Path) -> None:
     done, _ = ran("torch", shared)
     (report,) = done.reports
     freed = "kernel: a kernel reads freed managed memory"
@@ -121,7 +121,7 @@ def test_stand_in_report_of_a_torch_process(shared: Path) -> None:
     assert 0 < report["device_bytes_peak"][0] <= 256 << 20
 
 
-def test_stand_in_the_forks_caches_violate_nothing_on_a_second_device(shared: Path) -> None:
+def test_cuda_sim_the_forks_caches_violate_nothing_on_a_second_device(shared: Path) -> None:
     done = ran("fork", shared)[0]
     assert done.violations() == []
     (report,) = [report for report in done.reports if not report["forked_child"]]
@@ -129,7 +129,7 @@ def test_stand_in_the_forks_caches_violate_nothing_on_a_second_device(shared: Pa
     assert left == dict.fromkeys(left, 0), left
 
 
-def test_stand_in_beyond_hbm_violates_nothing(shared: Path) -> None:
+def test_cuda_sim_beyond_hbm_violates_nothing(shared: Path) -> None:
     assert ran("beyond_hbm", shared)[0].violations() == []
 
 
@@ -145,12 +145,12 @@ def beyond_hbm_program(name: str, shared: Path, settings: str = "") -> Ran:
 
 
 @pytest.mark.parametrize("settings", ["", ITS_OWN], ids=["stock", "own_allocator_settings"])
-def test_stand_in_beyond_hbm_no_thread_waits_for_another_for_ever(settings: str, shared: Path) -> None:
+def test_cuda_sim_beyond_hbm_no_thread_waits_for_another_for_ever(settings: str, shared: Path) -> None:
     """Whoever has the GIL may want torch's allocator: what makes a block must not want the GIL."""
     done = beyond_hbm_program("pool_threads", shared, settings)
     assert "ENDED" in done.output and done.errors == "" and done.violations() == [], done.errors[-3000:]
 
 
-def test_stand_in_beyond_hbm_another_allocator_is_refused(shared: Path) -> None:
+def test_cuda_sim_beyond_hbm_another_allocator_is_rejected(shared: Path) -> None:
     said = beyond_hbm_program("other_allocator", shared).output
     assert "pluggable is set" in said and "change_current_allocator" in said, said

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cuda_sim.stand_in import Machine, read_log
+from tests.cuda_sim.processes import Machine, read_log
 
 LATENTS = 6
 SCENARIO = f"""
@@ -20,11 +20,11 @@ from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.memory.driver import Driver, load_driver
 from simpletuner.gh200.runtime import end
-from tests.support.unified_lab import FolderBackend, tiered, unified
+from tests.support.unified_lab import DirectoryBackend, tiered, unified
 
 begin_memory_run(unified(memory_limit=2 << 20))
-backend = tiered(FolderBackend())
-text = tiered(FolderBackend("words"), "text")
+backend = tiered(DirectoryBackend())
+text = tiered(DirectoryBackend("words"), "text")
 
 def right(values):
     assert all(value.eq(n).all() for n, value in enumerate(values)), "wrong bytes"
@@ -71,7 +71,7 @@ def scenario(machine: Machine) -> Machine:
     return machine
 
 
-def test_stand_in_failure_at_every_call_of_a_cache_scenario(scenario: Machine) -> None:
+def test_cuda_sim_failure_at_every_call_of_a_cache_scenario(scenario: Machine) -> None:
     scenario.run(SCENARIO, mode="numa")
     calls = [name for name, _ in read_log(scenario.log)]
     assert left(scenario.log) == {} and "cuMemPrefetchBatchAsync" in calls and len(calls) > 60
@@ -81,6 +81,6 @@ def test_stand_in_failure_at_every_call_of_a_cache_scenario(scenario: Machine) -
 
 
 @pytest.mark.parametrize("every", [2, 3, 7])
-def test_stand_in_failure_of_every_nth_call_of_a_cache_scenario(scenario: Machine, every: int) -> None:
+def test_cuda_sim_failure_of_every_nth_call_of_a_cache_scenario(scenario: Machine, every: int) -> None:
     scenario.run(SCENARIO, mode="numa", fail_every=every)
     assert left(scenario.log) == {}

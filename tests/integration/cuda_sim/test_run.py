@@ -1,4 +1,4 @@
-"""The GPU stand-in from outside: its command line, its build, its nvidia-smi, several processes at once."""
+"""The simulated GPU from outside: its command line, its build, its nvidia-smi, several processes at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda_sim import stand_in
-from tests.cuda_sim.needed import stand_in_or_skip
-from tests.cuda_sim.stand_in import HERE, NO_COMPILER, CannotBuild, build, clean_environment, run
+from tests.cuda_sim.needed import cuda_sim_or_skip
+from tests.cuda_sim.processes import HERE, NO_COMPILER, CannotBuild, build, clean_environment, run
 
 RUN = HERE / "run.sh"
 CROSS_COMPILER = "aarch64-linux-gnu-gcc"
@@ -36,21 +35,21 @@ print([call("cuDeviceGetCount", ctypes.byref(ctypes.c_int())) for _ in range(8)]
 
 @pytest.fixture(autouse=True)
 def _needs_a_compiler() -> None:
-    stand_in_or_skip()
+    cuda_sim_or_skip()
 
 
 def asked(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([RUN, *words], env=clean_environment() | environment, capture_output=True, text=True)
 
 
-def test_stand_in_prints_the_promised_line(tmp_path: Path) -> None:
+def test_cuda_sim_prints_the_promised_line(tmp_path: Path) -> None:
     code = "import torch; print(torch.cuda.device_count(), torch.ones(3, device='cuda:1').sum().item())"
     done = run(["--devices", "2"], [sys.executable, "-c", code], tmp_path / "report")
     assert (done.code, done.output) == (0, "2 3.0\n"), done.errors
     assert done.violations() == [] and done.reports[0]["unhandled_launches"] == 0
 
 
-def test_stand_in_help_teaches() -> None:
+def test_cuda_sim_help_teaches() -> None:
     done = asked("--help")
     told = [
         "--devices N",
@@ -75,39 +74,39 @@ def test_stand_in_help_teaches() -> None:
         (["--mode", "hmm", "true"], "--mode is numa, cdmm or pcie, got 'hmm'"),
         (["--page-kb", "16", "true"], "--page-kb is 4 or 64, got '16'"),
         (["--fail-every", "0", "true"], "--fail-every needs a whole number from 1"),
-        (["--report", "/nowhere/at/all", "true"], "there is no folder /nowhere/at"),
+        (["--report", "/nowhere/at/all", "true"], "there is no directory /nowhere/at"),
         (["--frobnicate", "true"], "unknown option: --frobnicate"),
         (["no-such-program-here"], "there is no command 'no-such-program-here'"),
     ],
 )
-def test_stand_in_refuses_with_one_error(words: list[str], said: str) -> None:
+def test_cuda_sim_rejects_with_one_error(words: list[str], said: str) -> None:
     done = asked(*words)
     assert done.returncode == 2 and done.stdout == "" and said in done.stderr, done.stderr
     assert done.stderr.count("error:") == 1 and "fix:" in done.stderr
 
 
-def test_stand_in_exit_code_is_the_commands() -> None:
+def test_cuda_sim_exit_code_is_the_commands() -> None:
     assert asked("bash", "-c", "exit 7").returncode == 7
 
 
 @pytest.mark.parametrize("every", [2, 3])
-def test_stand_in_every_nth_driver_call_fails(every: int, tmp_path: Path) -> None:
+def test_cuda_sim_every_nth_driver_call_fails(every: int, tmp_path: Path) -> None:
     code = COUNT.format(checks=str(HERE / "checks"))
     done = run(["--fail-every", str(every)], [sys.executable, "-c", code], tmp_path / "report")
     results = json.loads(done.output)
     assert results == [999 if n % every == 0 else 0 for n in range(1, 9)], (results, done.errors)
 
 
-def test_stand_in_one_function_fails_so_often(tmp_path: Path) -> None:
-    faults = {"STAND_IN_FAIL": "cuMemPrefetchAsync_v2", "STAND_IN_FAIL_AFTER": "2", "STAND_IN_FAIL_TIMES": "3"}
+def test_cuda_sim_one_function_fails_so_often(tmp_path: Path) -> None:
+    faults = {"CUDA_SIM_FAIL": "cuMemPrefetchAsync_v2", "CUDA_SIM_FAIL_AFTER": "2", "CUDA_SIM_FAIL_TIMES": "3"}
     code = USE.format(checks=str(HERE / "checks"))
-    done = run([], [sys.executable, "-c", code], tmp_path / "report", environment=faults | {"STAND_IN_FAIL_CODE": "46"})
+    done = run([], [sys.executable, "-c", code], tmp_path / "report", environment=faults | {"CUDA_SIM_FAIL_CODE": "46"})
     assert json.loads(done.output) == [0, 0, 46, 46, 46, 0, 0, 0]
     assert done.reports[0]["calls"]["cuMemPrefetchAsync_v2"] == 8 and done.violations() == []
     assert done.reports[0]["left"]["driver"]["managed_bytes"] == 0
 
 
-def test_stand_in_pages_of_four_kilobytes(tmp_path: Path) -> None:
+def test_cuda_sim_pages_of_four_kilobytes(tmp_path: Path) -> None:
     code = USE.format(checks=str(HERE / "checks")).replace("PAGE", "4096")
     small = run(["--page-kb", "4"], [sys.executable, "-c", code], tmp_path / "report")
     assert json.loads(small.output) == [0] * 8
@@ -116,7 +115,7 @@ def test_stand_in_pages_of_four_kilobytes(tmp_path: Path) -> None:
     assert json.loads(large.output) == [1] * 8
 
 
-def test_stand_in_report_has_a_line_per_process(tmp_path: Path) -> None:
+def test_cuda_sim_report_has_a_line_per_process(tmp_path: Path) -> None:
     one = USE.format(checks=str(HERE / "checks"))
     many = (
         f"import subprocess, sys\nfor _ in range(2): subprocess.run([sys.executable, '-c', {one!r}], check=True)\n{one}"
@@ -127,9 +126,9 @@ def test_stand_in_report_has_a_line_per_process(tmp_path: Path) -> None:
     assert run([], ["bash", "-c", "true"], tmp_path / "report").reports == []
 
 
-def test_stand_in_nvidia_smi_answers_what_is_asked() -> None:
+def test_cuda_sim_nvidia_smi_answers_what_is_asked() -> None:
     listed = asked("--devices", "2", "nvidia-smi", "-L").stdout.splitlines()
-    assert [line.split(" (")[0] for line in listed] == ["GPU 0: Stand-in 0", "GPU 1: Stand-in 1"]
+    assert [line.split(" (")[0] for line in listed] == ["GPU 0: Simulated 0", "GPU 1: Simulated 1"]
     memory = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     assert asked("--devices", "2", "--hbm-mb", "96", *memory).stdout.split() == ["96", "96"]
     fields = "utilization.gpu,memory.used,memory.total,temperature.gpu,fan.speed,power.draw"
@@ -139,7 +138,7 @@ def test_stand_in_nvidia_smi_answers_what_is_asked() -> None:
     assert wrong.returncode and "wings" in wrong.stderr and not wrong.stdout
 
 
-def test_stand_in_nvml_numbers_devices_its_own_way(tmp_path: Path) -> None:
+def test_cuda_sim_nvml_numbers_devices_its_own_way(tmp_path: Path) -> None:
     code = """
 import json, pynvml
 pynvml.nvmlInit()
@@ -159,16 +158,16 @@ print(json.dumps([told, ["".join(f"{b:02x}" for b in driver.cuDeviceGetUuid(n)[1
             environment={"CUDA_VISIBLE_DEVICES": visible},
         )  # fmt: skip
         told, of_cuda = json.loads(done.output)
-        assert [name for name, *_ in told] == ["Stand-in 0", "Stand-in 1", "Stand-in 2"] and told[0][2] == 7 << 20
+        assert [name for name, *_ in told] == ["Simulated 0", "Simulated 1", "Simulated 2"] and told[0][2] == 7 << 20
         plain = [uuid.removeprefix("GPU-").replace("-", "") for _, uuid, _ in told]
         assert len(set(plain)) == 3 and of_cuda == [plain[index] for index in expected]
 
 
-def test_stand_in_two_ranks_with_gloo(tmp_path: Path) -> None:
+def test_cuda_sim_two_ranks_with_gloo(tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = run(
         ["--devices", "2"], [*launch, str(HERE / "checks/ranks.py")], tmp_path / "report",
-        environment={"STAND_IN_BACKEND": "gloo", "OMP_NUM_THREADS": "1"},
+        environment={"CUDA_SIM_BACKEND": "gloo", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.code == 0 and "RIGHT 0" in done.output and "RIGHT 1" in done.output, done.errors[-3000:]
     used = [report for report in done.reports if report.get("copies", {}).get("host_to_device", {}).get("count")]
@@ -177,7 +176,7 @@ def test_stand_in_two_ranks_with_gloo(tmp_path: Path) -> None:
     assert done.violations() == [] and all(report["unhandled_launches"] == 0 for report in used)
 
 
-def test_stand_in_existing_sitecustomize_still_runs(tmp_path: Path) -> None:
+def test_cuda_sim_existing_sitecustomize_still_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('the machine has its own')")
     done = run(
         [], [sys.executable, "-c", "print('then')"], tmp_path / "report", environment={"PYTHONPATH": str(tmp_path)}
@@ -185,7 +184,7 @@ def test_stand_in_existing_sitecustomize_still_runs(tmp_path: Path) -> None:
     assert done.output.split("\n")[:2] == ["the machine has its own", "then"]
 
 
-def test_stand_in_torch_without_cuda_is_one_error(tmp_path: Path) -> None:
+def test_cuda_sim_torch_without_cuda_is_one_error(tmp_path: Path) -> None:
     """No such build can be had here; what the check reads of one is its version."""
     package = tmp_path / "torch"
     package.mkdir()
@@ -197,27 +196,27 @@ def test_stand_in_torch_without_cuda_is_one_error(tmp_path: Path) -> None:
     assert done.code == 1 and "torch 9.9+cpu was built without CUDA" in done.errors.splitlines()[-1]
 
 
-def copied(folder: Path) -> Path:
-    """The stand-in in a tree of its own, so that it has to build itself."""
-    there = folder / "tests" / "cuda_sim"
+def copied(directory: Path) -> Path:
+    """The simulated device in a tree of its own, so that it has to build itself."""
+    there = directory / "tests" / "cuda_sim"
     shutil.copytree(HERE, there, ignore=shutil.ignore_patterns("__pycache__"))
     return there
 
 
-def test_stand_in_two_processes_build_at_once(tmp_path: Path) -> None:
+def test_cuda_sim_two_processes_build_at_once(tmp_path: Path) -> None:
     script = copied(tmp_path) / "build.sh"
     both = [subprocess.Popen([script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ended = [process.communicate() for process in both]
     assert [process.returncode for process in both] == [0, 0], ended
-    folders = {Path(output.strip()) for output, _ in ended}
-    assert len(folders) == 1 and sorted(p.name for p in folders.pop().iterdir()) == [
+    directories = {Path(output.strip()) for output, _ in ended}
+    assert len(directories) == 1 and sorted(p.name for p in directories.pop().iterdir()) == [
         "libcuda.so.1",
         "libnvidia-ml.so.1",
     ]
     assert len(list((tmp_path / "build/cuda_sim").iterdir())) == 1, "nothing half-built is left"
 
 
-def test_stand_in_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_sim_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = copied(tmp_path)
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -225,7 +224,7 @@ def test_stand_in_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tools / name).symlink_to(str(shutil.which(name)))
     done = subprocess.run([there / "build.sh"], env={"PATH": str(tools)}, capture_output=True, text=True)
     assert done.returncode == NO_COMPILER and "install the package gcc" in done.stderr
-    monkeypatch.setattr(stand_in, "HERE", there)
+    monkeypatch.setattr("tests.cuda_sim.processes.HERE", there)
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(CannotBuild, match="install the package gcc"):
@@ -235,7 +234,7 @@ def test_stand_in_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyP
         build.__wrapped__()
 
 
-def test_stand_in_compiles_for_aarch64(tmp_path: Path) -> None:
+def test_cuda_sim_compiles_for_aarch64(tmp_path: Path) -> None:
     if shutil.which(CROSS_COMPILER) is None:
         pytest.skip(f"{CROSS_COMPILER} is missing; install the package gcc-aarch64-linux-gnu")
     done = subprocess.run([copied(tmp_path) / "build.sh", CROSS_COMPILER], capture_output=True, text=True)
@@ -244,7 +243,7 @@ def test_stand_in_compiles_for_aarch64(tmp_path: Path) -> None:
     assert int.from_bytes(machine, "little") == 183  # EM_AARCH64
 
 
-def test_stand_in_draws_like_the_cpu_where_asked(tmp_path: Path) -> None:
+def test_cuda_sim_draws_like_the_cpu_where_asked(tmp_path: Path) -> None:
     code = """
 import torch
 drawn = []
@@ -253,5 +252,5 @@ for device in ("cpu", "cuda"):
     drawn.append((torch.randn(50, device=device).cpu(), torch.rand(7, device=device).cpu()))
 print(all(torch.equal(a, b) for a, b in zip(*drawn)))
 """
-    same = run([], [sys.executable, "-c", code], tmp_path / "report", environment={"STAND_IN_RANDOM": "cpu"})
+    same = run([], [sys.executable, "-c", code], tmp_path / "report", environment={"CUDA_SIM_RANDOM": "cpu"})
     assert (same.code, same.output) == (0, "True\n"), same.errors

@@ -1,4 +1,4 @@
-"""The diagnostic's tests on the GPU, against the stand-in driver: what is called, what is proved, what is left behind."""
+"""The diagnostic's tests on the GPU, against the simulated driver: what is called, what is proved, what is left behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cuda_sim.stand_in import CannotBuild, Machine, old_bindings
+from tests.cuda_sim.processes import CannotBuild, Machine, old_bindings
 
 pytestmark = pytest.mark.unit
 MIB = 1 << 20
@@ -76,7 +76,7 @@ def test_allocation_and_bandwidth_through_the_older_bindings(machine: Machine) -
 @pytest.mark.parametrize(
     ("faults", "words"),
     [
-        ({"managed": MIB}, "refused: cuMemAllocManaged returned CUDA_ERROR_OUT_OF_MEMORY"),
+        ({"managed": MIB}, "rejected: cuMemAllocManaged returned CUDA_ERROR_OUT_OF_MEMORY"),
         ({"fail": "cuMemPrefetchAsync_v2", "fail_code": 2, "fail_after": 3}, "chunk 4 of 16: cuMemPrefetchAsync"),
         ({"fail": "cuMemsetD32Async", "fail_code": 700, "fail_after": 5}, "chunk 6 of 16: cuMemsetD32Async"),
         ({"fail": "cuStreamSynchronize", "fail_code": 719, "fail_after": 4}, "CUDA_ERROR_LAUNCH_FAILED"),
@@ -89,7 +89,7 @@ def test_allocation_that_fails_half_way(machine: Machine, faults: dict[str, obje
     told = finding(report, "allocation")
     assert told["status"] == "fail" and words in told["message"] and told["fix"], told
     assert freed(machine) and report["summary"]["exit_code"] == 1
-    assert "were refused" in told["message"] or "the memory was freed" in told["message"]
+    assert "were rejected" in told["message"] or "the memory was freed" in told["message"]
 
 
 def test_allocation_says_when_it_cannot_free(machine: Machine) -> None:

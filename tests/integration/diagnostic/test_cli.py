@@ -23,7 +23,7 @@ from simpletuner.gh200.cli import doctor as diagnostic
 from simpletuner.gh200.diagnostic import gpu as diagnostic_gpu
 from simpletuner.gh200.diagnostic.machine import Machine, run_limited
 from simpletuner.gh200.diagnostic.software import read_software
-from simpletuner.gh200.diagnostic.torch_build import refusal
+from simpletuner.gh200.diagnostic.torch_build import rejection
 
 pytestmark = pytest.mark.unit
 SCRIPT = REPO / "gh200_diagnostic.py"
@@ -34,12 +34,12 @@ REPORT = "gh200_diagnostic_report.json"
 HAS_GPU = shutil.which("nvidia-smi") is not None
 
 
-def run(folder: Path, *words: object, script: Path = SCRIPT, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *words: object, script: Path = SCRIPT, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("GH200", "SIMPLETUNER", "PYTORCH"))
     }
     command = [*BARE, str(script), *map(str, words)]
-    return subprocess.run(command, cwd=folder, env=kept | environ, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=directory, env=kept | environ, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
@@ -87,8 +87,8 @@ BAD_WORDS = [
 ] + [
     (["--bogus"], "unrecognized"),
     (["--skip"], "unrecognized"),
-    (["--output", "no/such/folder/report.json"], "No such file or directory"),
-    (["--output", "."], "is a folder"),
+    (["--output", "no/such/directory/report.json"], "No such file or directory"),
+    (["--output", "."], "is a directory"),
     (["--output", "file/report.json"], "Not a directory"),
     (["--config", "absent.json"], "No such file"),
     (["--config", "broken.json"], "cannot be parsed"),
@@ -112,7 +112,7 @@ def test_bad_usage_ends_with_2_before_any_work(words: list[str], said: str, tmp_
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_output_in_a_folder_without_permission(tmp_path: Path) -> None:
+def test_output_in_a_directory_without_permission(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     done = run(tmp_path, "--output", "closed/report.json")
     assert done.returncode == 2 and "cannot be written" in done.stderr
@@ -145,17 +145,17 @@ def test_example_config_on_a_fresh_clone(python: list[str], tmp_path: Path) -> N
         assert "Traceback" not in done.stderr
         assert "pydantic is not installed" in text and "skip  config_settings" in text
     else:
-        folder = tmp_path / "report.json"
+        directory = tmp_path / "report.json"
         code = diagnostic.main(
-            ["--config", str(config), "--skip-allocation", "--quiet", "--output", str(folder)], machine
+            ["--config", str(config), "--skip-allocation", "--quiet", "--output", str(directory)], machine
         )
-        text = folder.read_text()
+        text = directory.read_text()
         assert "effective batch 4 -> 32" in text
     assert code == 1 and "dataset directory datasets/train_images" in text and "does not exist" in text
 
 
-def smi(folder: Path, body: str) -> Path:
-    script = folder / "nvidia-smi"
+def smi(directory: Path, body: str) -> Path:
+    script = directory / "nvidia-smi"
     script.write_text(f"#!/bin/sh\n{body}\n")
     script.chmod(0o755)
     return script
@@ -212,10 +212,10 @@ def test_command_that_cannot_be_started(tmp_path: Path) -> None:
     assert "cannot be started" in run_limited([str(tmp_path / "nvidia-smi")], 1).problem
 
 
-def torch_like(folder: Path, body: str) -> Machine:
-    (folder / "torch").mkdir()
-    (folder / "torch/__init__.py").write_text(body)
-    return Machine(environ=os.environ | {"PYTHONPATH": str(folder)}, importable=lambda name: name == "torch")
+def torch_like(directory: Path, body: str) -> Machine:
+    (directory / "torch").mkdir()
+    (directory / "torch/__init__.py").write_text(body)
+    return Machine(environ=os.environ | {"PYTHONPATH": str(directory)}, importable=lambda name: name == "torch")
 
 
 @pytest.mark.parametrize(
@@ -238,26 +238,26 @@ def test_torch_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("value", "refused"),
+    ("value", "rejected"),
     [
         ("use_uvm:True,uvm_oversubscription_ratio:5.0", "Unrecognized key 'use_uvm'"),
         ("expandable_segments:True", ""),
         ("backend:cudaMallocAsync", ""),
     ],
 )
-def test_allocator_settings_are_judged_by_the_real_torch(value: str, refused: str) -> None:
+def test_allocator_settings_are_judged_by_the_real_torch(value: str, rejected: str) -> None:
     pytest.importorskip("torch")
     machine = Machine(environ=os.environ | {"PYTORCH_CUDA_ALLOC_CONF": value})
-    answer, unasked = refusal(machine, "PYTORCH_CUDA_ALLOC_CONF")
-    assert refused in answer and bool(answer) == bool(refused) and not unasked
+    answer, unasked = rejection(machine, "PYTORCH_CUDA_ALLOC_CONF")
+    assert rejected in answer and bool(answer) == bool(rejected) and not unasked
 
 
-def test_allocator_settings_that_torch_never_judged_are_not_refused(
+def test_allocator_settings_that_torch_never_judged_are_not_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simpletuner.gh200.diagnostic.torch_build.TORCH_SECONDS", 1.0)
     machine = torch_like(tmp_path, "import time; time.sleep(1000)")
-    answer, unasked = refusal(
+    answer, unasked = rejection(
         replace(machine, environ={**machine.environ, "PYTORCH_ALLOC_CONF": "a:1"}), "PYTORCH_ALLOC_CONF"
     )
     assert answer == "" and "no answer" in unasked
@@ -305,11 +305,11 @@ def test_a_reader_that_goes_away(tmp_path: Path) -> None:
     assert (tmp_path / REPORT).exists()
 
 
-def on_a_terminal(folder: Path, **environ: str) -> str:
+def on_a_terminal(directory: Path, **environ: str) -> str:
     ours, theirs = pty.openpty()
     command = [*BARE, str(SCRIPT), "--skip-allocation"]
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
-    process = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=subprocess.DEVNULL, env=kept | environ)
+    process = subprocess.Popen(command, cwd=directory, stdout=theirs, stderr=subprocess.DEVNULL, env=kept | environ)
     os.close(theirs)
     shown = b""
     while True:
@@ -347,7 +347,7 @@ def test_report_of_every_machine_fits_the_schema(name: str, tmp_path: Path) -> N
     assert sum(report["summary"][status] for status in ("pass", "warn", "fail", "skip")) == len(report["checks"])
 
 
-def test_schema_refuses_what_is_no_report(tmp_path: Path) -> None:
+def test_schema_rejects_what_is_no_report(tmp_path: Path) -> None:
     diagnostic.main(
         ["--quiet", "--skip-allocation", "--output", str(tmp_path / "r.json")], changed(tmp_path, "x86_h100")
     )

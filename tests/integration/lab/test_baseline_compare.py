@@ -120,14 +120,14 @@ DAMAGED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_baseline_is_refused_by_name(tmp_path: Path, content: Any) -> None:
+def test_a_damaged_baseline_is_rejected_by_name(tmp_path: Path, content: Any) -> None:
     file = tmp_path / "baseline.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(BadBaseline, match="baseline.json"):
         read_baseline(tmp_path)
 
 
-def test_a_baseline_is_read_from_its_folder_or_file(tmp_path: Path) -> None:
+def test_a_baseline_is_read_from_its_directory_or_file(tmp_path: Path) -> None:
     (tmp_path / "baseline.json").write_text(json.dumps(record()))
     assert read_baseline(tmp_path) == read_baseline(tmp_path / "baseline.json") == record()
     with pytest.raises(BadBaseline, match="does not exist"):
@@ -159,7 +159,7 @@ def test_bad_input_is_exit_code_2_before_any_training(tmp_path: Path, arguments:
     assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
 
 
-def test_an_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_an_output_that_is_no_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "tree" / "simpletuner").mkdir(parents=True)
     (tmp_path / "tree" / "simpletuner" / "__init__.py").touch()
     (tmp_path / "taken").write_text("mine")
@@ -167,11 +167,11 @@ def test_an_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "--output" in done.stderr and (tmp_path / "taken").read_text() == "mine"
 
 
-def make_files(folder: Path, text: str) -> Path:
-    folder.mkdir()
+def make_files(directory: Path, text: str) -> Path:
+    directory.mkdir()
     for name in ("baseline.json", "baseline_report.txt"):
-        (folder / name).write_text(text)
-    return folder
+        (directory / name).write_text(text)
+    return directory
 
 
 def test_no_baseline_is_ever_lost(tmp_path: Path) -> None:

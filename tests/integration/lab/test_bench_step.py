@@ -19,7 +19,7 @@ for step in range(3):
     time.sleep(0.05)
     parameter.sum().backward()
     optimizer.step()
-raise SystemExit("out of pictures")
+raise SystemExit("out of images")
 """
 
 
@@ -30,6 +30,6 @@ def test_a_trainer_waits_for_its_turn_and_times_only_its_steps(tmp_path: Path) -
     with Trainer(tmp_path / "tree", tmp_path / "config.json") as trainer:
         assert began.read_text() == "."
         assert [trainer.step() >= 0.05 for _ in range(2)] == [True, True]
-        with pytest.raises(RuntimeError, match="(?s)exit code 1:.*out of pictures"):
+        with pytest.raises(RuntimeError, match="(?s)exit code 1:.*out of images"):
             trainer.step()
     assert began.read_text() == "..."

@@ -83,7 +83,9 @@ def test_bench_tmpfs_copy_is_whole_and_gone_afterwards(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_bench_command_writes_a_table_json_and_a_plot(tmp_path: Path) -> None:
-    done = _bench("staging", "--quick", "--rounds", "1", "--folder", str(tmp_path), "--output", str(tmp_path / "out"))
+    done = _bench(
+        "staging", "--quick", "--rounds", "1", "--directory", str(tmp_path), "--output", str(tmp_path / "out")
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "read of 100 KB" in done.stdout and "Staging bench" not in done.stderr
     written = json.loads((tmp_path / "out" / "staging.json").read_text())
@@ -92,8 +94,8 @@ def test_bench_command_writes_a_table_json_and_a_plot(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "staging.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("wrong", [["nosuch"], ["ramp", "--rounds", "0"], ["ramp", "--folder", "no/such/folder"]])
-def test_bench_refuses_what_it_does_not_know(wrong: list[str]) -> None:
+@pytest.mark.parametrize("wrong", [["nosuch"], ["ramp", "--rounds", "0"], ["ramp", "--directory", "no/such/directory"]])
+def test_bench_rejects_what_it_does_not_know(wrong: list[str]) -> None:
     done = _bench(*wrong)
     assert done.returncode == 2 and "error:" in done.stderr
 

@@ -48,8 +48,8 @@ RUNTIME: dict[str, Any] = {
 }
 
 
-def make_page(folder: Path, runtime: dict[str, Any], count: int = 3, **more: Any) -> str:
-    log = folder / "run.jsonl"
+def make_page(directory: Path, runtime: dict[str, Any], count: int = 3, **more: Any) -> str:
+    log = directory / "run.jsonl"
     steps = [
         {**STEP, "step": number, "time": NOVEMBER + number, "effective_batch_size": number}
         for number in range(1, count + 1)
@@ -58,18 +58,18 @@ def make_page(folder: Path, runtime: dict[str, Any], count: int = 3, **more: Any
     found, end = read_log(log)
     command = "accelerate launch <x> --" + "long_argument" * 20
     report = Report(found, end, command, 3.0, {"device": "CPU & more"}, "weights.safetensors", **more)
-    return write_page(report, folder / "report.html").read_text()
+    return write_page(report, directory / "report.html").read_text()
 
 
-def make_pictures(folder: Path) -> tuple[Path, Path]:
-    paths = folder / "before.png", folder / "after.png"
+def make_images(directory: Path) -> tuple[Path, Path]:
+    paths = directory / "before.png", directory / "after.png"
     for path, colour in zip(paths, ("#cc3311", "#1133cc"), strict=True):
         Image.new("RGB", (64, 64), colour).save(path)
     return paths
 
 
 def test_report_page_needs_nothing_from_outside(tmp_path: Path) -> None:
-    page = make_page(tmp_path, {}, pictures=make_pictures(tmp_path), upstream=tmp_path / "output/training_report.html")
+    page = make_page(tmp_path, {}, images=make_images(tmp_path), upstream=tmp_path / "output/training_report.html")
     fetched = re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:)([^"']+)""", page)
     assert fetched == ["output/training_report.html"] and "<script" not in page and "@import" not in page
     HTMLParser().feed(page)
@@ -115,14 +115,14 @@ def test_a_log_that_was_cut_off_by_a_kill_has_no_end(tmp_path: Path) -> None:
     assert "1 steps trained" in write_page(Report(steps, end, "c", 1.0, {}, "w"), tmp_path / "report.html").read_text()
 
 
-def media(folder: Path, *made: tuple[int, str]) -> None:
+def media(directory: Path, *made: tuple[int, str]) -> None:
     for step, label in made:
-        Image.new("RGB", (64, 100), (step, 0, 0)).save(folder / f"{step}-{label}.png")
+        Image.new("RGB", (64, 100), (step, 0, 0)).save(directory / f"{step}-{label}.png")
     lines = [json.dumps({"type": "image", "step": s, "label": label, "path": f"{s}-{label}.png"}) for s, label in made]
-    (folder / samples.MEDIA).write_text("".join(line + "\n" for line in lines) + '{"type": "ima')
+    (directory / samples.MEDIA).write_text("".join(line + "\n" for line in lines) + '{"type": "ima')
 
 
-def test_report_page_pictures_are_of_one_prompt_first_and_last(tmp_path: Path) -> None:
+def test_report_page_images_are_of_one_prompt_first_and_last(tmp_path: Path) -> None:
     assert samples.before_and_after(tmp_path) is None
     media(tmp_path, (0, "b"), (0, "a"), (12, "a"), (24, "a"), (24, "b"))
     before, after = samples.before_and_after(tmp_path) or pytest.fail("none found")
@@ -139,13 +139,13 @@ def test_report_page_pictures_are_of_one_prompt_first_and_last(tmp_path: Path) -
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, False), (1280, True)])
 def test_report_page_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
     browser = need_browser()
-    make_page(tmp_path, RUNTIME, count=300, pictures=make_pictures(tmp_path))
+    make_page(tmp_path, RUNTIME, count=300, images=make_images(tmp_path))
     seen = lay_out(browser, tmp_path / "report.html", tmp_path, width, dark)
     assert seen.look.console == [] and seen.found == [] and seen.wide <= width
     assert (seen.back, seen.text) == (
         ("rgb(20, 24, 28)", "rgb(227, 231, 235)") if dark else ("rgb(255, 255, 255)", "rgb(28, 33, 38)")
     )
-    assert seen.pictures == [True, True] and seen.look.shows("#cc3311") and seen.look.shows("#1133cc")
+    assert seen.images == [True, True] and seen.look.shows("#cc3311") and seen.look.shows("#1133cc")
     # The ramp's stair, in the green of that time of day.
     assert seen.look.shows("#66c26a" if dark else "#2e7d32")
 
@@ -158,7 +158,7 @@ def test_report_page_that_juts_out_is_noticed(tmp_path: Path) -> None:
         "<body><div id='far' style='width:900px'>x</div><img src='nosuch.png'><script>nosuch()</script></body>"
     )
     seen = lay_out(browser, page, tmp_path, 390)
-    assert "DIV#far" in seen.found and seen.wide > 390 and seen.pictures == [False]
+    assert "DIV#far" in seen.found and seen.wide > 390 and seen.images == [False]
     assert any("nosuch" in message for message in seen.look.console)
 
 

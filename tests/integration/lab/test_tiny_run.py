@@ -86,7 +86,7 @@ def test_a_run_begins_with_an_empty_output_or_with_that_of_another(lab: Lab) -> 
 def test_a_line_that_is_being_written_does_not_count(lab: Lab) -> None:
     run = lab.run("cut", lab.config(), launcher=CPU)
     assert run.losses() == [1.0] and run.end == {} and lab.steps_so_far() == 1
-    assert read_log(lab.folder / "nowhere") == ([], {})
+    assert read_log(lab.directory / "nowhere") == ([], {})
 
 
 @pytest.mark.parametrize(("changes", "why"), [({"code": 3}, "exit code 3"), ({"max_train_steps": 2}, "1 were trained")])

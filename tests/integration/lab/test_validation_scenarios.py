@@ -1,4 +1,4 @@
-"""The validation scripts' common ground: lines, exit codes, JSON, refusals; and that nothing outlives a scenario."""
+"""The validation scripts' common ground: lines, exit codes, JSON, rejections; and that nothing outlives a scenario."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def test_each_scenario_has_one_line_and_a_surprise_stops_no_other(script: Path, 
     assert "ZeroDivisionError" in done.stdout and "Traceback" in done.stderr
 
 
-def test_an_unknown_scenario_is_refused_with_the_known_ones(script: Path, fork: Path) -> None:
+def test_an_unknown_scenario_is_rejected_with_the_known_ones(script: Path, fork: Path) -> None:
     done = run(script, "--only", "god", fork=fork)
     assert done.returncode == 2 and done.stdout == ""
     assert "god" in done.stderr and "good, unable, bad, surprising" in done.stderr
 
 
-def test_a_missing_fork_is_refused_with_the_way_to_build_one(script: Path, tmp_path: Path) -> None:
+def test_a_missing_fork_is_rejected_with_the_way_to_build_one(script: Path, tmp_path: Path) -> None:
     done = run(script, fork=tmp_path / "nowhere")
     assert done.returncode == 2 and done.stdout == ""
     assert "nowhere" in done.stderr and "execute_gh200_rebase.sh" in done.stderr

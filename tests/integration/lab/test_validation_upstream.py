@@ -60,7 +60,7 @@ def run(place: Place, plan: TestRunPlan = QUICK) -> str:
     return compare(place, all_test_files(pristine(place)), plan, "tests")
 
 
-def refused(place: Place, plan: TestRunPlan = QUICK) -> str:
+def rejected(place: Place, plan: TestRunPlan = QUICK) -> str:
     with pytest.raises(Failed) as problem:
         run(place, plan)
     return str(problem.value)
@@ -162,7 +162,7 @@ def test_every_kind_of_loss_is_named(place: Place) -> None:
             "tests/test_collects.py": ADDER + "1 / add(1, 1)\ndef test_it(): pass\n",
         },
     )
-    said = refused(place)
+    said = rejected(place)
     assert "the fork loses 4 tests" in said
     assert "tests/test_fails.py::test_add: passed -> failed" in said
     assert "tests/test_skips.py::test_it: passed -> skipped" in said
@@ -189,7 +189,7 @@ def test_a_flaky_test_is_run_again_and_said(place: Place, tmp_path: Path) -> Non
     assert "the fork loses none" in said and "unstable, not counted: tests/test_flaky.py::test_it" in said
     steady = "from simpletuner.helpers.other import WHICH\ndef test_it(): assert WHICH == 'pristine'\n"
     write(pristine(place), {"tests/test_steady.py": steady})
-    said = refused(place)
+    said = rejected(place)
     assert "loses 1 tests" in said and "tests/test_steady.py::test_it: passed -> failed" in said
 
 
@@ -199,7 +199,7 @@ def test_a_process_that_dies_costs_only_its_own_file(place: Place) -> None:
     )
     fine = {f"tests/test_fine_{number}.py": "def test_it(): pass\n" for number in range(2)}
     write(pristine(place), {"tests/test_dies.py": dies} | fine)
-    said = refused(place)
+    said = rejected(place)
     assert "loses 1 tests" in said and "tests/test_dies.py::test_it: passed -> missing" in said
     details = json.loads((place.work / "upstream/tests.json").read_text())
     assert details["unfinished"] == {"tests/test_dies.py on the fork tree": "died with exit code 7"}
@@ -253,13 +253,13 @@ def test_results_are_used_again_while_nothing_changed(place: Place, tmp_path: Pa
 def test_a_loss_stays_one_on_the_second_run(place: Place) -> None:
     write(place.fork, {"simpletuner/helpers/adder.py": "def add(a, b): return 0\n"})
     write(pristine(place), {"tests/test_a.py": ADDER + "def test_add(): assert add(1, 2) == 3\n"})
-    assert refused(place) == refused(place)
+    assert rejected(place) == rejected(place)
 
 
 def test_tests_that_do_not_run_are_no_pass(place: Place) -> None:
-    assert "upstream's tests do not run" in refused(place)
+    assert "upstream's tests do not run" in rejected(place)
     write(pristine(place), {"tests/test_broken.py": "import no_such_module\n"})
-    assert "upstream's tests do not run" in refused(place)
+    assert "upstream's tests do not run" in rejected(place)
 
 
 def test_the_checkout_around_the_copies_has_no_say(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_the_checkout_around_the_copies_has_no_say(place: Place, monkeypatch: py
     assert "1 pass on both" in run(place)
     write(pristine(place), {"setup.cfg": "[tool:pytest]\npython_functions = check_*\n"})
     write(place.fork, {"setup.cfg": "[tool:pytest]\npython_functions = check_*\n"})
-    assert "do not run" in refused(place)
+    assert "do not run" in rejected(place)
 
 
 def test_nothing_to_compare_with_is_a_failure(place: Place) -> None:
@@ -366,7 +366,7 @@ def test_the_command_from_end_to_end(place: Place, tmp_path: Path) -> None:
     assert done.returncode == 1 and "tests/test_other.py::test_it: passed -> failed" in done.stdout
 
 
-def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+def test_the_command_rejects_what_it_cannot_do(tmp_path: Path) -> None:
     missing = command(GH200_FORK=str(tmp_path))
     assert missing.returncode == 2 and "no SimpleTuner tree" in missing.stderr and "fix:" in missing.stderr
     for arguments in (["--only", "nonsense"], ["--jobs", "0"], ["--test-seconds", "x"], ["--nonsense"]):

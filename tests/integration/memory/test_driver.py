@@ -1,4 +1,4 @@
-"""The typed driver layer against the stand-in driver, through the real cuda.bindings 13 and 12.9."""
+"""The typed driver layer against the simulated driver, through the real cuda.bindings 13 and 12.9."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda_sim.needed import stand_in_or_skip
-from tests.cuda_sim.stand_in import ROOT, CannotBuild, Machine, build, old_bindings
+from tests.cuda_sim.needed import cuda_sim_or_skip
+from tests.cuda_sim.processes import ROOT, CannotBuild, Machine, build, old_bindings
 
 PREAMBLE = """
 from simpletuner.gh200.memory.driver import *
@@ -60,7 +60,7 @@ assert driver.range_attribute(pointer, 4 * MIB, RangeAttribute.LAST_PREFETCH_LOC
 assert driver.managed_range(pointer + 99, 1) == ManagedRange(pointer, 4 * MIB)
 assert driver.managed_range(id(driver), 1) is None
 assert driver.device_attribute(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, 1) == 1
-assert driver.device_name(1) == "Stand-in 1" and driver.version == 13000 and driver.device_count == 2
+assert driver.device_name(1) == "Simulated 1" and driver.version == 13000 and driver.device_count == 2
 driver.synchronize(1)
 driver.free(pointer, 1)
 """,
@@ -73,7 +73,7 @@ driver.free(pointer, 1)
     assert [call["flags"] for call in machine.calls("cuMemPrefetchAsync_v2")] == ["0", "0"]
 
 
-def test_driver_refusals_carry_the_cuda_name(machine: Machine) -> None:
+def test_driver_rejections_carry_the_cuda_name(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """
@@ -134,7 +134,7 @@ import ctypes
 first, second = driver.allocate_managed(MIB, 0), driver.allocate_managed(MIB, 0)
 driver.prefetch(first, MIB, Place(0), 0, 0)
 driver.prefetch(second, MIB // 2, Place(0), 0, 0)
-fake = ctypes.CDLL("libcuda.so.1").stand_in_resident
+fake = ctypes.CDLL("libcuda.so.1").cuda_sim_resident
 fake.argtypes, fake.restype = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int], ctypes.c_size_t
 assert fake(second, MIB, 0) == MIB // 2 and fake(first, MIB, 0) == MIB // 2 and fake(first, MIB, -1) == MIB // 2
 assert driver.memory_info(0)[0] == 0
@@ -157,8 +157,8 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_driver_old_interface_is_caught(tmp_path: Path) -> None:
-    """What the old fork did: a device number where a location belongs. Two of three are refused, the third goes astray."""
-    stand_in_or_skip()
+    """What the old fork did: a device number where a location belongs. Two of three are rejected, the third goes astray."""
+    cuda_sim_or_skip()
     machine = Machine(None, tmp_path / "calls.log")
     machine.run(
         PREAMBLE

@@ -1,4 +1,4 @@
-"""From folders as people bring them to a config that preflight accepts, or to one clear error."""
+"""From directories as people bring them to a config that preflight accepts, or to one clear error."""
 
 from __future__ import annotations
 
@@ -36,64 +36,65 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job_lab.model(tmp_path / "model")
 
 
-def made(folder: Path, *words: str) -> dict[str, Any]:
-    root = folder.parent
+def made(directory: Path, *words: str) -> dict[str, Any]:
+    root = directory.parent
     assert (
-        new_job.main([str(folder), "--model", str(root / "model"), "--root", str(root), "--name", "job", *words]) == 0
+        new_job.main([str(directory), "--model", str(root / "model"), "--root", str(root), "--name", "job", *words])
+        == 0
     )
     return dict(json.loads((root / "jobs/job/config.json").read_text()))
 
 
-def test_new_job_from_three_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = made(job_lab.pictures(tmp_path / "images", [(64, 64), (200, 64), (64, 200)]), "--steps", "8")
+def test_new_job_from_three_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = made(job_lab.images(tmp_path / "images", [(64, 64), (200, 64), (64, 200)]), "--steps", "8")
     entry = config["datasets"][0]
     assert config["model_family"] == "sdxl" and config["pretrained_vae_model_name_or_path"] == "model"
     assert entry["instance_data_dir"] == "images" and entry["type"] == "in_memory" and not entry["crop"]
     assert config["gh200_optimizations"]["target_effective_batch_size"] == 4 and entry["repeats"] == 3
-    assert config["report_to"] == "simpletuner" and config["validation_prompt"] == "a picture 0"
+    assert config["report_to"] == "simpletuner" and config["validation_prompt"] == "an image 0"
     assert config["enable_multiprocessing"] is True and config["$schema"] == "../../docs/gh200_config.schema.json"
     said = capsys.readouterr().out
     assert said.rstrip().endswith("train.py --config jobs/job/config.json")
 
 
-def test_new_job_keeps_the_three_shapes_of_forty_pictures(tmp_path: Path) -> None:
+def test_new_job_keeps_the_three_shapes_of_forty_images(tmp_path: Path) -> None:
     sizes = [(512, 512)] * 20 + [(768, 512)] * 15 + [(512, 768)] * 5
-    config = made(job_lab.pictures(tmp_path / "images", sizes), "--resolution", "512")
+    config = made(job_lab.images(tmp_path / "images", sizes), "--resolution", "512")
     entry = config["datasets"][0]
     assert not entry["crop"] and entry["repeats"] == 0 and config["resolution"] == 512
     assert config["max_train_steps"] == 500
 
 
-def test_new_job_keeps_sixty_shapes_and_repeats_all_pictures(tmp_path: Path) -> None:
+def test_new_job_keeps_sixty_shapes_and_repeats_all_images(tmp_path: Path) -> None:
     sizes = [(256 + 8 * (number % 60), 512) for number in range(240)]
-    config = made(job_lab.pictures(tmp_path / "images", sizes), "--resolution", "512", "--effective-batch", "512")
+    config = made(job_lab.images(tmp_path / "images", sizes), "--resolution", "512", "--effective-batch", "512")
     entry = config["datasets"][0]
     assert not entry["crop"] and "crop_aspect_buckets" not in entry and entry["repeats"] > 9
 
 
 def test_new_job_without_captions_uses_one_sentence(tmp_path: Path) -> None:
-    folder = job_lab.pictures(tmp_path / "my_cat", [(64, 64)] * 3, caption=None)
-    entry = made(folder)["datasets"][0]
+    directory = job_lab.images(tmp_path / "my_cat", [(64, 64)] * 3, caption=None)
+    entry = made(directory)["datasets"][0]
     assert entry["caption_strategy"] == "instanceprompt" and entry["instance_prompt"] == "my cat"
 
 
 def test_new_job_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 4)
-    job_lab.picture(folder / "ink.jpg", mode="CMYK", caption="ink")
-    job_lab.picture(folder / "deep.png", mode="I;16", caption="deep")
-    job_lab.picture(folder / "moving.gif", mode="P", caption="moving")
-    (folder / "empty.png").touch()
-    (folder / "broken.jpg").write_text("not a picture")
-    (folder / "phone.heic").write_bytes(b"\0" * 32)
-    (folder / "clip.mp4").write_bytes(b"\0" * 32)
-    job_lab.picture(folder / "cut.jpg", (256, 256))
-    (folder / "cut.jpg").write_bytes((folder / "cut.jpg").read_bytes()[:-60])
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    entry = made(folder)["datasets"][0]
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 4)
+    job_lab.image(directory / "ink.jpg", mode="CMYK", caption="ink")
+    job_lab.image(directory / "deep.png", mode="I;16", caption="deep")
+    job_lab.image(directory / "moving.gif", mode="P", caption="moving")
+    (directory / "empty.png").touch()
+    (directory / "broken.jpg").write_text("not an image")
+    (directory / "phone.heic").write_bytes(b"\0" * 32)
+    (directory / "clip.mp4").write_bytes(b"\0" * 32)
+    job_lab.image(directory / "cut.jpg", (256, 256))
+    (directory / "cut.jpg").write_bytes((directory / "cut.jpg").read_bytes()[:-60])
+    before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
+    entry = made(directory)["datasets"][0]
     said = capsys.readouterr().out
     for words in (
         "empty.png is empty",
-        "broken.jpg is no picture",
+        "broken.jpg is no image",
         "phone.heic is HEIC",
         "clip.mp4 is a video",
         "cut.jpg is damaged",
@@ -102,21 +103,21 @@ def test_new_job_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: 
     linked = {path.name for path in (tmp_path / entry["instance_data_dir"]).iterdir() if path.suffix != ".txt"}
     assert linked == {"000.png", "001.png", "002.png", "003.png", "ink.jpg", "deep.png", "moving.gif"}
     assert (tmp_path / entry["instance_data_dir"] / "ink.txt").read_text() == "ink"
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
 
 
 def test_new_job_with_some_captions_names_the_others_or_gives_them_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 3)
-    job_lab.picture(folder / "wordless.png")
-    entry = made(folder)["datasets"][0]
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 3)
+    job_lab.image(directory / "wordless.png")
+    entry = made(directory)["datasets"][0]
     assert "left out: wordless.png has no caption" in capsys.readouterr().out
     assert not (tmp_path / entry["instance_data_dir"] / "wordless.png").exists()
     assert (
         new_job.main(
             [
-                str(folder),
+                str(directory),
                 "--model",
                 str(tmp_path / "model"),
                 "--root",
@@ -136,20 +137,20 @@ def test_new_job_reads_captions_from_one_parquet(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 3, caption=None)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 3, caption=None)
     table = pyarrow.table({"file_name": ["000.png", "001", "sub/002.png"], "caption": ["null", "eins", None]})
-    parquet.write_table(table, folder / "captions.parquet")
-    entry = made(folder)["datasets"][0]
+    parquet.write_table(table, directory / "captions.parquet")
+    entry = made(directory)["datasets"][0]
     images = tmp_path / entry["instance_data_dir"]
     assert {path.name: path.read_text() for path in images.glob("*.txt")} == {"000.txt": "null", "001.txt": "eins"}
-    assert not (images / "002.png").exists() and not list(folder.glob("*.txt"))
+    assert not (images / "002.png").exists() and not list(directory.glob("*.txt"))
 
 
-def test_new_job_takes_spaces_umlauts_and_nested_folders(tmp_path: Path) -> None:
-    folder = tmp_path / "Ünser Ördner"
-    job_lab.picture(folder / "Ö ne" / "bild eins.png", caption="größe")
-    job_lab.picture(folder / "b" / "c" / "zwei.png", caption="zwei")
-    assert new_job.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
+def test_new_job_takes_spaces_umlauts_and_nested_directories(tmp_path: Path) -> None:
+    directory = tmp_path / "Ünser Ördner"
+    job_lab.image(directory / "Ö ne" / "bild eins.png", caption="größe")
+    job_lab.image(directory / "b" / "c" / "zwei.png", caption="zwei")
+    assert new_job.main([str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
     (job,) = (tmp_path / "jobs").iterdir()
     config = json.loads((job / "config.json").read_text(encoding="utf-8"))
     data = Path(config["datasets"][0]["instance_data_dir"])
@@ -160,11 +161,11 @@ def test_new_job_takes_spaces_umlauts_and_nested_folders(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["empty"], "There is no picture"), (["nowhere"], "does not exist"),
+        (["empty"], "There is no image"), (["nowhere"], "does not exist"),
         (["images", "--model", "models/x"], "The model does not exist"), (["images", "--family", "sdxxl"], 'Did you mean "sdxl"'),
-        (["images/000.png"], "The folder is a file."), (["images", "--root", "nowhere"], "--root"),
+        (["images/000.png"], "The directory is a file."), (["images", "--root", "nowhere"], "--root"),
         (["images", "--model", "model", "--processes", "2"], "this machine has 0 GPUs"),
-        (["images", "--model", "images"], "name the folder that holds that file"),
+        (["images", "--model", "images"], "name the directory that holds that file"),
         (["images", "--name", "../a"], "cannot be the name"), (["images", "--name", "taken"], "nothing of it was changed"),
     ],
 )  # fmt: skip
@@ -173,35 +174,35 @@ def test_new_job_ends_in_one_clear_error(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "jobs/taken").mkdir(parents=True)
-    job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    job_lab.images(tmp_path / "images", [(64, 64)] * 2)
     assert new_job.main(["--root", str(tmp_path), *words]) == 2
     assert said in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["taken"]
 
 
 def test_new_job_never_writes_over_a_job_and_finds_a_free_name(tmp_path: Path) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
     for _ in range(2):
-        assert new_job.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
+        assert new_job.main([str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["images", "images-2"]
 
 
 def test_new_job_leaves_nothing_when_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
     monkeypatch.setattr(
         "simpletuner.gh200.new_job.write.json.dumps",
         lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left")),
     )
-    assert new_job.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
+    assert new_job.main([str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
     assert "No space left" in capsys.readouterr().err and not list((tmp_path / "jobs").iterdir())
 
 
 def test_new_job_for_another_family(tmp_path: Path) -> None:
     job_lab.model(tmp_path / "m3", "StableDiffusion3Pipeline", "transformer")
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    words = [str(folder), "--model", str(tmp_path / "m3"), "--name", "l", "--root", str(tmp_path)]
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    words = [str(directory), "--model", str(tmp_path / "m3"), "--name", "l", "--root", str(tmp_path)]
     assert new_job.main(words) == 0
     config = json.loads((tmp_path / "jobs/l/config.json").read_text())
     assert config["model_family"] == "sd3" and config["lora_type"] == "standard" and config["lora_rank"] == 16
@@ -209,54 +210,54 @@ def test_new_job_for_another_family(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".caption", ".TXT"])
 def test_new_job_reads_captions_of_other_tools(tmp_path: Path, suffix: str) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 3, caption=None)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 3, caption=None)
     for number in range(3):
-        (folder / f"00{number}{suffix}").write_text(f"eins {number}\n")
-    config = made(folder)
+        (directory / f"00{number}{suffix}").write_text(f"eins {number}\n")
+    config = made(directory)
     images = tmp_path / config["datasets"][0]["instance_data_dir"]
     assert [path.read_text() for path in sorted(images.glob("*.txt"))] == ["eins 0", "eins 1", "eins 2"]
-    assert config["validation_prompt"] == "eins 0" and not list(folder.glob("*.txt"))
+    assert config["validation_prompt"] == "eins 0" and not list(directory.glob("*.txt"))
 
 
 @pytest.mark.parametrize("name", ["metadata.jsonl", "metadata.csv"])
 def test_new_job_reads_captions_from_a_table_of_lines(tmp_path: Path, name: str) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2, caption=None)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2, caption=None)
     rows = ['{"file_name": "000.png", "text": "null"}', '{"file_name": "001.png", "text": "eins"}']
     text = "\n".join(rows) if name.endswith("jsonl") else 'file_name,text\n000.png,null\n001.png,"eins"\n'
-    (folder / name).write_text(text)
-    images = tmp_path / made(folder)["datasets"][0]["instance_data_dir"]
+    (directory / name).write_text(text)
+    images = tmp_path / made(directory)["datasets"][0]["instance_data_dir"]
     assert {path.name: path.read_text() for path in images.glob("*.txt")} == {"000.txt": "null", "001.txt": "eins"}
 
 
 def test_new_job_names_captions_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 3)
-    (folder / "001.txt").write_bytes("café".encode("latin-1"))
-    made(folder)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 3)
+    (directory / "001.txt").write_bytes("café".encode("latin-1"))
+    made(directory)
     assert "left out: 001.png has a caption that cannot be used: 001.txt is not UTF-8" in capsys.readouterr().out
     for name in ("000.txt", "002.txt"):
-        (folder / name).write_bytes(b"\xff\xfe")
-    assert new_job.main([str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
+        (directory / name).write_bytes(b"\xff\xfe")
+    assert new_job.main([str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 2
     assert "No caption can be read." in capsys.readouterr().err
 
 
-def test_new_job_leaves_out_a_picture_that_would_share_a_latent(
+def test_new_job_leaves_out_an_image_that_would_share_a_latent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Upstream names a latent after the picture without its suffix: two would share one, in silence."""
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    job_lab.picture(folder / "000.jpg", (128, 64))
-    (folder / "001.jpg").write_text("not a picture")
-    images = tmp_path / made(folder)["datasets"][0]["instance_data_dir"]
+    """Upstream names a latent after the image without its suffix: two would share one, in silence."""
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    job_lab.image(directory / "000.jpg", (128, 64))
+    (directory / "001.jpg").write_text("not an image")
+    images = tmp_path / made(directory)["datasets"][0]["instance_data_dir"]
     assert "left out: 000.png differs from 000.jpg in the suffix only" in capsys.readouterr().out
     assert {path.name for path in images.iterdir() if path.suffix != ".txt"} == {"000.jpg", "001.png"}
-    assert (images / "000.txt").read_text() == "a picture 0"
+    assert (images / "000.txt").read_text() == "an image 0"
 
 
 def test_new_job_leaves_out_names_no_config_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    (folder / os.fsdecode(b"\xff.png")).write_bytes((folder / "000.png").read_bytes())
-    (folder / os.fsdecode(b"\xff.mp4")).touch()
-    made(folder)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    (directory / os.fsdecode(b"\xff.png")).write_bytes((directory / "000.png").read_bytes())
+    (directory / os.fsdecode(b"\xff.mp4")).touch()
+    made(directory)
     said = capsys.readouterr().out
     assert "left out: \\xff.png has a name that is not UTF-8" in said and "\\xff.mp4 is a video" in said
     (tmp_path / os.fsdecode(b"b\xff")).mkdir()
@@ -264,10 +265,10 @@ def test_new_job_leaves_out_names_no_config_can_hold(tmp_path: Path, capsys: pyt
     assert "name is not UTF-8" in capsys.readouterr().err
 
 
-def test_new_job_whose_name_is_taken_meanwhile_is_refused_or_takes_the_next(
+def test_new_job_whose_name_is_taken_meanwhile_is_rejected_or_takes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
     real = new_job.free_name
 
     def slow(root: Path, wanted: str | None, named: Path) -> str:
@@ -278,7 +279,7 @@ def test_new_job_whose_name_is_taken_meanwhile_is_refused_or_takes_the_next(
         return name
 
     monkeypatch.setattr(new_job, "free_name", slow)
-    words = [str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]
+    words = [str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]
     assert new_job.main([*words, "--name", "mine"]) == 2
     assert "There is a job of that name; nothing of it was changed." in capsys.readouterr().err
     assert new_job.main(words) == 0
@@ -292,15 +293,15 @@ def test_new_job_whose_name_is_taken_meanwhile_is_refused_or_takes_the_next(
 
 
 def test_new_job_of_an_earlier_jobs_name_does_not_get_its_buckets(tmp_path: Path) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    (folder / "aspect_ratio_bucket_indices_job.json").write_text("{}")
-    config = made(folder)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    (directory / "aspect_ratio_bucket_indices_job.json").write_text("{}")
+    config = made(directory)
     assert config["datasets"][0]["id"] == "job-2" and config["output_dir"] == "jobs/job/output"
 
 
 def test_new_job_that_could_not_work_is_not_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    words = [str(folder), "--model", str(tmp_path / "model"), "--root", str(tmp_path), "--name", "job"]
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    words = [str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path), "--name", "job"]
     assert new_job.main([*words, "--vae", "models/none"]) == 2
     said = capsys.readouterr().err
     assert (
@@ -310,31 +311,31 @@ def test_new_job_that_could_not_work_is_not_left_behind(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("words", ["--resolution=8", "--resolution=100000", "--steps=0", "--processes=two"])
-def test_new_job_refuses_a_number_that_cannot_be_meant(tmp_path: Path, words: str) -> None:
+def test_new_job_rejects_a_number_that_cannot_be_meant(tmp_path: Path, words: str) -> None:
     with pytest.raises(SystemExit) as ended:
         new_job.main([str(tmp_path), words])
     assert ended.value.code == 2
 
 
 def test_new_job_of_a_few_steps_has_the_batch_it_says(tmp_path: Path) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)])
-    config = made(folder, "--steps", "1")
+    directory = job_lab.images(tmp_path / "images", [(64, 64)])
+    config = made(directory, "--steps", "1")
     assert "target_effective_batch_size" not in config["gh200_optimizations"]
     assert config["gradient_accumulation_steps"] == 4 and config["datasets"][0]["repeats"] == 3
 
 
 def test_new_job_takes_a_vae_from_where_the_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
     (tmp_path / "place" / "own vae").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "place")
-    assert made(folder, "--vae", "own vae")["pretrained_vae_model_name_or_path"] == "place/own vae"
+    assert made(directory, "--vae", "own vae")["pretrained_vae_model_name_or_path"] == "place/own vae"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_new_job_links_to_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    folder = job_lab.pictures(tmp_path / "images", [(64, 64)] * 2)
-    folder.chmod(0o555)
-    assert made(folder)["datasets"][0]["instance_data_dir"] == "jobs/job/images"
+def test_new_job_links_to_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory.chmod(0o555)
+    assert made(directory)["datasets"][0]["instance_data_dir"] == "jobs/job/images"
 
 
 def test_jobs_are_no_business_of_gits() -> None:

@@ -45,15 +45,15 @@ CONFIG = {"output_dir": "out", "gh200_optimizations": {"checkpoint_on_signal": T
 
 
 class Job:
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.fake = folder, folder / "fake"
-        self.output = folder / "out"
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.fake = directory, directory / "fake"
+        self.output = directory / "out"
         for name, text in TOOLS.items():
             self._tool(self.fake / name, f"#!/usr/bin/env bash\n{text}")
-        self._tool(folder / ".venv/bin/accelerate", ACCELERATE.format(python=sys.executable))
-        (folder / ".venv/bin/python").symlink_to(sys.executable)
-        (folder / "train.py").touch()
-        (folder / "config.json").write_text(json.dumps(CONFIG))
+        self._tool(directory / ".venv/bin/accelerate", ACCELERATE.format(python=sys.executable))
+        (directory / ".venv/bin/python").symlink_to(sys.executable)
+        (directory / "train.py").touch()
+        (directory / "config.json").write_text(json.dumps(CONFIG))
 
     def _tool(self, path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,13 +61,13 @@ class Job:
         path.chmod(0o755)
 
     def run(self, how: str, *, warn: bool = False, **variables: str) -> tuple[int, str]:
-        more = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_SUBMIT_DIR": str(self.folder)}
+        more = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_SUBMIT_DIR": str(self.directory)}
         path = f"{self.fake}:{os.environ['PATH']}"
         (self.fake / "started").unlink(missing_ok=True)
         process = subprocess.Popen(
             ["bash", str(SCRIPT), "config.json", "--seed=1"],
             env={**os.environ, **more, "FAKE": str(self.fake), "HOW": how, "PATH": path, **variables},
-            cwd=self.folder,
+            cwd=self.directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -128,7 +128,7 @@ def test_superchip_a_run_that_does_not_leave_in_time_is_queued_again_too(job: Jo
     os.kill(int((job.fake / "step").read_text()), signal.SIGKILL)
 
 
-def test_superchip_a_config_that_does_not_listen_is_refused_before_anything_starts(job: Job) -> None:
-    (job.folder / "config.json").write_text(json.dumps({"output_dir": "out"}))
+def test_superchip_a_config_that_does_not_listen_is_rejected_before_anything_starts(job: Job) -> None:
+    (job.directory / "config.json").write_text(json.dumps({"output_dir": "out"}))
     code, told = job.run("0")
     assert code == 4 and "checkpoint_on_signal is not true" in told and not (job.fake / "started").exists()

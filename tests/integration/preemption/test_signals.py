@@ -107,13 +107,13 @@ def test_superchip_what_listened_before_is_put_back() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
 
 
-def test_superchip_upstreams_own_use_of_the_signal_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_superchip_upstreams_own_use_of_the_signal_is_a_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMPLETUNER_FAULTHANDLER_DIR", "dumps")
     with pytest.raises(PreemptionError, match="unset SIMPLETUNER_FAULTHANDLER_DIR"):
         Signals().listen()
 
 
-def test_superchip_somebody_elses_handler_is_a_refusal() -> None:
+def test_superchip_somebody_elses_handler_is_a_rejection() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         with pytest.raises(PreemptionError, match="listens for SIGUSR1 itself"):

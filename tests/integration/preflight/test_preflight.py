@@ -38,7 +38,7 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(tmp_path: Path, sizes: list[tuple[int, int]], **changes: Any) -> dict[str, Any]:
-    job_lab.pictures(tmp_path / "images", sizes)
+    job_lab.images(tmp_path / "images", sizes)
     if not (tmp_path / "model").exists():
         job_lab.model(tmp_path / "model")
     entry = {"id": "one", "type": "local", "instance_data_dir": str(tmp_path / "images"), "resolution": 64}
@@ -66,7 +66,7 @@ def test_a_config_that_trains_passes_preflight(tmp_path: Path) -> None:
     assert report.facts["length"] == {"steps": 8, "samples": 8, "epochs": pytest.approx(8 / 3)}
     assert report.facts["datasets"][0]["buckets"] == {"1.0": 3}
     assert "can be started" in report.lines()[0]
-    assert report.facts["told"]["data one"] == "3 pictures in 1 bucket, 3 samples an epoch"
+    assert report.facts["told"]["data one"] == "3 images in 1 bucket, 3 samples an epoch"
 
 
 def test_preflight_names_everything_wrong_at_once(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_preflight_knows_what_upstream_takes_for_short_and_cannot_do_without() -
     assert "data_backend_config" not in [problem.path for problem in again]
 
 
-def test_preflight_refuses_keys_that_stop_upstream_together() -> None:
+def test_preflight_rejects_keys_that_stop_upstream_together() -> None:
     made = {"optimizer": "adamw_bf16", "mixed_precision": "no", "num_train_epochs": 1}
     assert "needs" in str(next(combination_problems(made, job_lab.upstream())))
     assert "64000 pixels" in str(next(combination_problems({"validation_resolution": 64}, job_lab.upstream())))
@@ -138,7 +138,7 @@ def test_preflight_names_the_bucket_the_window_and_the_fix(tmp_path: Path) -> No
     )
     made["datasets"][0] |= {"resolution": 64, "resolution_type": "pixel"}
     (text,) = problems(made)
-    assert "bucket 0.5 has 5 pictures x (0 repeats + 1) = 5 samples (and 2 more buckets)" in text
+    assert "bucket 0.5 has 5 images x (0 repeats + 1) = 5 samples (and 2 more buckets)" in text
     assert "train_batch_size 1 x 1 processes x accumulation 32 = 32" in text
     assert "gh200_optimizations.target_effective_batch_size to 5 or less" in text
     assert "datasets[0].repeats to 6" in text
@@ -167,12 +167,12 @@ def test_preflight_uses_the_buckets_upstream_kept(tmp_path: Path) -> None:
     assert found is not None and found.buckets == {"1.0": 2, "9.0": 2}
 
 
-def test_preflight_does_not_open_more_pictures_than_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_does_not_open_more_images_than_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = config(tmp_path, [(64, 64)] * 3)
     monkeypatch.setattr("simpletuner.gh200.preflight.samples.MOST_UNKNOWN", 2)
     assert MOST_UNKNOWN == 10_000
     report = check.preflight(Path("job.json"), made, 1, {})
-    assert any("3 pictures have not been seen" in text for text in report.not_checked) and not report.problems
+    assert any("3 images have not been seen" in text for text in report.not_checked) and not report.problems
 
 
 def test_preflight_says_where_model_and_vae_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +193,8 @@ def test_preflight_says_where_model_and_vae_come_from(tmp_path: Path, monkeypatc
     assert "is a StableDiffusionXLPipeline: sdxl" in "\n".join(problems(made))
 
 
-def test_preflight_refuses_checkpoints_the_disk_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "free_disk", lambda folder: 10)
+def test_preflight_rejects_checkpoints_the_disk_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "free_disk", lambda directory: 10)
     made = config(tmp_path, [(64, 64)] * 3, checkpoint_step_interval=1)
     assert "6 checkpoints take about" in "\n".join(problems(made))
 
@@ -228,14 +228,14 @@ def test_preflight_counts_a_smaller_base_as_smaller(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_preflight_names_pictures_that_would_share_one_latent(tmp_path: Path) -> None:
+def test_preflight_names_images_that_would_share_one_latent(tmp_path: Path) -> None:
     made = config(tmp_path, [(64, 64)] * 3)
-    job_lab.picture(tmp_path / "images" / "001.jpg", caption="a")
+    job_lab.image(tmp_path / "images" / "001.jpg", caption="a")
     (warning,) = check.preflight(Path("job.json"), made, 1, {}).warnings
     assert "one latent" in warning and "001.jpg, 001.png" in warning
 
 
-def test_preflight_lets_one_run_at_a_time_into_an_output_folder(
+def test_preflight_lets_one_run_at_a_time_into_an_output_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The other is a process of its own: a killed one holds nothing."""
@@ -259,7 +259,7 @@ def test_preflight_lets_one_run_at_a_time_into_an_output_folder(
             startup.take_config_flag()
         assert ended.value.code == 2
         said = capsys.readouterr().err
-        assert "Another run is at work in this output folder." in said and "Traceback" not in said
+        assert "Another run is at work in this output directory." in said and "Traceback" not in said
     finally:
         other.kill()
         other.wait()
@@ -343,9 +343,9 @@ def test_the_preflight_command_answers_in_json_and_exit_codes(tmp_path: Path) ->
     assert ran("config/nowhere.json").returncode == 2 and "Traceback" not in ran("config/nowhere.json").stderr
 
 
-def test_preflight_looks_at_a_thousand_pictures_without_decoding_one(
+def test_preflight_looks_at_a_thousand_images_without_decoding_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = config(tmp_path, [(64, 64)] * 20)
-    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("a picture was decoded"))
+    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("an image was decoded"))
     assert problems(made) == []

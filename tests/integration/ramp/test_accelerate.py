@@ -73,7 +73,7 @@ def test_every_update_is_its_windows_mean(initial: int, target: int, steps: int,
     shape=st.sampled_from(sorted(SHAPES)),
 )
 def test_any_schedule(initial: int, target: int, steps: int, shape: str) -> None:
-    assume(initial != target)  # refused: nothing would ramp
+    assume(initial != target)  # rejected: nothing would ramp
     worst, sizes, scheduled = ramp_of(initial, target, steps, batch_rampup_shape=shape)
     assert worst < 1e-12
     assert sizes == scheduled

@@ -217,7 +217,7 @@ def test_noise_scale_reaches_trackers_and_run_log(tmp_path: Path, monkeypatch: p
         ("distillation_method", "dmd"),
     ],
 )
-def test_noise_scale_is_refused_where_gradients_are_not_whole(key: str, value: object) -> None:
+def test_noise_scale_is_rejected_where_gradients_are_not_whole(key: str, value: object) -> None:
     with pytest.raises(RampError, match="cannot be measured") as caught:
         watched(Trainer(**{key: value}))
     assert key in caught.value.why

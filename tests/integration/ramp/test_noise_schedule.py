@@ -112,7 +112,7 @@ def test_ramp_measured_in_samples_goes_on_with_other_processes() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"target_effective_batch_size": 2}, {"initial_effective_batch_size": 20}])
-def test_ramp_measured_that_cannot_grow_is_refused(asked: dict[str, Any]) -> None:
+def test_ramp_measured_that_cannot_grow_is_rejected(asked: dict[str, Any]) -> None:
     with pytest.raises(RampError, match="only grows"):
         Trainer().build(**{**ASKED, **asked})
 
@@ -120,13 +120,13 @@ def test_ramp_measured_that_cannot_grow_is_refused(asked: dict[str, Any]) -> Non
 # In a trainer
 
 
-def started(folder: Path | None = None, step: int = 0, **changes: Any) -> Trainer:
+def started(directory: Path | None = None, step: int = 0, **changes: Any) -> Trainer:
     trainer = Trainer(max_train_steps=99)
     trainer.model = Model(NOISY)
     trainer.build(**{**ASKED, **changes})
     trainer.prepare(rate=0.001)
-    if folder is not None:
-        trainer.init_resume_checkpoint(None, folder=folder, step=step)
+    if directory is not None:
+        trainer.init_resume_checkpoint(None, directory=directory, step=step)
     return trainer
 
 
@@ -158,14 +158,14 @@ def test_ramp_measured_a_resumed_run_decides_the_same_bit_for_bit(tmp_path: Path
         before = started()
         count = whole._gh200_ramp.ramp.micro_batches_for(at)
         assert run(before, 0, count) == updates[:at]
-        folder = tmp_path / str(at)
-        before.accelerator.save_state(str(folder))
-        record = json.loads((folder / "gh200_ramp.json").read_text())
+        directory = tmp_path / str(at)
+        before.accelerator.save_state(str(directory))
+        record = json.loads((directory / "gh200_ramp.json").read_text())
         assert [entry["window"] for entry in record["decisions"]] == [
             one.window for one in decisions if one.window < at
         ]
         assert all("noise scale" in entry["reason"] for entry in record["decisions"])
-        resumed = started(folder, at)
+        resumed = started(directory, at)
         assert run(resumed, count, 300) == updates[at:]
         assert resumed._gh200_ramp.decisions == decisions
 
@@ -173,7 +173,7 @@ def test_ramp_measured_a_resumed_run_decides_the_same_bit_for_bit(tmp_path: Path
 @pytest.mark.parametrize(
     "damage", [lambda record: record.pop("noise"), lambda record: record["decisions"].append({"window": 3})]
 )
-def test_ramp_measured_refuses_a_checkpoint_without_what_was_measured(tmp_path: Path, damage: Any) -> None:
+def test_ramp_measured_rejects_a_checkpoint_without_what_was_measured(tmp_path: Path, damage: Any) -> None:
     trainer = started()
     run(trainer, 0, 60)
     trainer.accelerator.save_state(str(tmp_path / "c"))
@@ -220,7 +220,7 @@ def test_ramp_measured_beta2_is_kept_in_samples_and_the_rate_by_root() -> None:
     assert trainer.logged[-1]["gh200/beta2_power"] == 4.0
 
 
-def test_ramp_measured_beta2_of_an_optimizer_without_one_is_refused() -> None:
+def test_ramp_measured_beta2_of_an_optimizer_without_one_is_rejected() -> None:
     trainer = started(batch_rampup_beta2="samples")
     with pytest.raises(RampError, match="no beta2"):
         run(trainer, 0, 1)

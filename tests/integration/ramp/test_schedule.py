@@ -1,4 +1,4 @@
-"""The ramp's arithmetic against a plain micro-batch by micro-batch simulation, its words, and its refusals."""
+"""The ramp's arithmetic against a plain micro-batch by micro-batch simulation, its words, and its rejections."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_hand_set_accumulation_is_the_target_only_without_one() -> None:
 @pytest.mark.parametrize(
     "name", ["initial_effective_batch_size", "target_effective_batch_size", "train_batch_size", "num_processes"]
 )
-def test_bad_sizes_are_refused(name: str, value: object) -> None:
+def test_bad_sizes_are_rejected(name: str, value: object) -> None:
     with pytest.raises(RampError, match=f"{name} must be a whole number"):
         GH200GradientRamp(**{name: value})
 
@@ -170,8 +170,8 @@ def test_the_fingerprint_tells_schedules_apart(one: GH200GradientRamp, other: GH
     json.dumps(one.fingerprint())
 
 
-def config_file(folder: Path, **keys: object) -> Path:
-    path = folder / "config.json"
+def config_file(directory: Path, **keys: object) -> Path:
+    path = directory / "config.json"
     path.write_text(json.dumps(keys))
     return path
 
@@ -226,7 +226,7 @@ def test_what_the_config_leaves_out_is_upstreams_default(tmp_path: Path) -> None
         ({"datasets": []}, "datasets: must be a list"),
     ],
 )
-def test_what_training_refuses_is_refused(keys: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_what_training_rejects_is_rejected(keys: dict[str, object], said: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         ramp_from_config(config_file(tmp_path, gh200_optimizations=RAMP, **keys), processes=1)
     assert said in str(caught.value)

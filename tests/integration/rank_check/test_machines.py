@@ -32,7 +32,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 
 def said(machines: Machines) -> list[list[dict[str, Any]]]:
-    paths = [machines.folder / f"rank{rank}.jsonl" for rank in range(RANKS)]
+    paths = [machines.directory / f"rank{rank}.jsonl" for rank in range(RANKS)]
     texts = [path.read_text() if path.exists() else "" for path in paths]
     return [[json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")] for text in texts]
 

@@ -1,4 +1,4 @@
-"""Ranks that were started with different configs, datasets or folders are named before training."""
+"""Ranks that were started with different configs, datasets or directories are named before training."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ see_this_checkout()
 from accelerate import Accelerator
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.rank_check import check_ranks
-rank, folder = int(os.environ["RANK"]), sys.argv[1]
+rank, directory = int(os.environ["RANK"]), sys.argv[1]
 accelerator = Accelerator(cpu=True)
 said = {}
 for name, config, datasets in (
-    ("same", {"seed": 1, "output_dir": str(rank)}, [{"id": "x", "instance_data_dir": folder}]),
+    ("same", {"seed": 1, "output_dir": str(rank)}, [{"id": "x", "instance_data_dir": directory}]),
     ("other", {"seed": 1 + rank, "--gh200_optimizations": {"fast_start": True}}, [{"id": "x", "repeats": rank}]),
-    ("folder", {}, [{"id": "x", "instance_data_dir": folder + "/gone" * rank}]),
+    ("directory", {}, [{"id": "x", "instance_data_dir": directory + "/gone" * rank}]),
 ):
     try:
         check_ranks(accelerator, config, datasets)
         said[name] = ""
     except GH200Error as error:
         said[name] = error.why
-with open(f"{folder}/said.{rank}", "w") as file:
+with open(f"{directory}/said.{rank}", "w") as file:
     json.dump(said, file)
 accelerator.end_training()
 """
@@ -100,8 +100,8 @@ def test_superchip_every_differing_key_is_named_with_rank_and_machine() -> None:
     ]
 
 
-def test_superchip_a_machine_without_the_folder_is_named() -> None:
-    assert differences([told(0), told(1, missing=("pictures",))]) == ["rank 1 on node1 has no folder pictures"]
+def test_superchip_a_machine_without_the_directory_is_named() -> None:
+    assert differences([told(0), told(1, missing=("images",))]) == ["rank 1 on node1 has no directory images"]
 
 
 def by_hand(command: list[str], variables: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
@@ -120,11 +120,11 @@ def by_hand(command: list[str], variables: dict[str, str]) -> list[subprocess.Co
     ]
 
 
-def ranks(folder: Path, script: str, *, launcher: bool = True) -> list[subprocess.CompletedProcess[str]]:
-    (folder / "rank.py").write_text(script)
+def ranks(directory: Path, script: str, *, launcher: bool = True) -> list[subprocess.CompletedProcess[str]]:
+    (directory / "rank.py").write_text(script)
     variables = {**os.environ, "PYTHONPATH": str(REPO), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"] if launcher else []
-    command = [sys.executable, *launch, str(folder / "rank.py"), str(folder)]
+    command = [sys.executable, *launch, str(directory / "rank.py"), str(directory)]
     if not launcher:
         return by_hand(command, variables)
     return [subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=300)]
@@ -141,7 +141,7 @@ def test_superchip_both_of_two_real_ranks_stop_with_the_same_words(tmp_path: Pat
     one, other = (json.loads((tmp_path / f"said.{rank}").read_text()) for rank in range(2))
     assert one == other and one["same"] == ""
     assert "datasets.x.repeats: 0" in one["other"] and "seed: 1" in one["other"]
-    assert "has no folder" in one["folder"] and "gone" in one["folder"]
+    assert "has no directory" in one["directory"] and "gone" in one["directory"]
 
 
 def test_superchip_a_rank_without_any_key_is_named_and_nobody_waits_for_ever(tmp_path: Path) -> None:

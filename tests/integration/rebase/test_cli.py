@@ -100,14 +100,14 @@ def test_missing_anchor_is_exit_1_with_every_failure_and_nothing_written(lab: La
     assert "FAILED" in lab.run("check", "--upstream", f"path:{upstream}", code=1)
 
 
-def test_an_already_patched_tree_is_refused(lab: Lab, tmp_path: Path) -> None:
+def test_an_already_patched_tree_is_rejected(lab: Lab, tmp_path: Path) -> None:
     lab.run("--skip-tests", "--upstream", lab.upstream("v1"))
     patched = tmp_path / "patched"
     shutil.copytree(lab.fork, patched, ignore=shutil.ignore_patterns(".git"))
     assert "already the fork" in lab.run("check", "--upstream", f"path:{patched}", code=4)
 
 
-def test_a_half_patched_tree_is_refused(lab: Lab, tmp_path: Path) -> None:
+def test_a_half_patched_tree_is_rejected(lab: Lab, tmp_path: Path) -> None:
     lab.run("--skip-tests", "--upstream", lab.upstream("v1"))
     half = tmp_path / "half"
     shutil.copytree(FAKE / "v1", half, ignore=shutil.ignore_patterns("__pycache__"))
@@ -125,7 +125,7 @@ def test_the_fork_rebases_itself(lab: Lab) -> None:
     assert "0 failed" in Lab(lab.fork).run("check", "--upstream", lab.upstream("v1"))
 
 
-def test_dirty_tree_is_refused_and_left_alone(lab: Lab) -> None:
+def test_dirty_tree_is_rejected_and_left_alone(lab: Lab) -> None:
     upstream = lab.upstream("v1")
     lab.run("--skip-tests", "--upstream", upstream)
     note = lab.fork / "simpletuner" / "mine.py"
@@ -141,7 +141,7 @@ def test_dirty_tree_is_refused_and_left_alone(lab: Lab) -> None:
     [
         (["--upstream", "pypi:abc"], "not a version"),
         (["--upstream", "svn:trunk"], "unknown kind"),
-        (["--upstream", "path:nowhere"], "no folder"),
+        (["--upstream", "path:nowhere"], "no directory"),
         (["explain", "99"], "no patch"),
         (["export"], "--into"),
         (["export", "--into", "docs"], "never stored"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gh200_lab.place import ROOT
-from gh200_rebase.errors import Refused
+from gh200_rebase.errors import Rejected
 from gh200_rebase.lock.drift import INFO, REVIEW, WARNING, compare, reviewed_moves
 from gh200_rebase.pages import checklist, manifest
 from gh200_rebase.patches import lockfile
@@ -86,9 +86,9 @@ def test_lock_round_trip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 99}', '{"format": 1, "releases": {"x": ""}, "edits": {}}'])
-def test_a_lock_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_lock_that_cannot_be_read_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "lock.json").write_text(text)
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(Rejected, match="cannot be read"):
         lockfile.load(tmp_path / "lock.json")
 
 

@@ -1,4 +1,4 @@
-"""Placement contracts as a maintainer meets them: refused when they cannot be right, exit code 2 when they do not hold."""
+"""Placement contracts as a maintainer meets them: rejected when they cannot be right, exit code 2 when they do not hold."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rebase_lab import make_lab
 from gh200_rebase.engine.resolve import resolve
 from gh200_rebase.proofs.prove import check_placements
 from gh200_rebase.syntax.tree import MemoryTree
-from tests.unit.rebase.test_patchfile import EDIT, refusal, write
+from tests.unit.rebase.test_patchfile import EDIT, rejection, write
 
 
 @pytest.mark.integration
 def test_placement_contract_violation_is_exit_2_with_the_line(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    folder = Path(lab.upstream("v1").removeprefix("path:"))
-    trainer = folder / "simpletuner/helpers/training/trainer.py"
+    directory = Path(lab.upstream("v1").removeprefix("path:"))
+    trainer = directory / "simpletuner/helpers/training/trainer.py"
     trainer.write_text(trainer.read_text() + "\n    def run(self):\n        return 0\n")
-    said = lab.run("--upstream", f"path:{folder}", "--skip-tests", code=2)
+    said = lab.run("--upstream", f"path:{directory}", "--skip-tests", code=2)
     assert "01/gate" in said or "01/begin" in said
     assert "run is defined again here: the one that was patched is dead" in said
     assert not lab.fork.exists()
-    assert "MISPLACED 01/begin" in lab.run("check", "--upstream", f"path:{folder}", code=2)
-    lab.run("--upstream", f"path:{folder}", "--skip-tests", "--accept-drift")
+    assert "MISPLACED 01/begin" in lab.run("check", "--upstream", f"path:{directory}", code=2)
+    lab.run("--upstream", f"path:{directory}", "--skip-tests", "--accept-drift")
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_placement_contract_violation_is_exit_2_with_the_line(tmp_path: Path) ->
         ('stored_once = ["x"]', "'x' is not an attribute"),
     ],
 )
-def test_placement_contract_that_cannot_be_right_is_refused(tmp_path: Path, line: str, reason: str) -> None:
+def test_placement_contract_that_cannot_be_right_is_rejected(tmp_path: Path, line: str, reason: str) -> None:
     write(tmp_path, EDIT + line + "\n")
-    assert reason in refusal(tmp_path)
+    assert reason in rejection(tmp_path)
 
 
 # An innocent upstream, and for each contract one that breaks it.

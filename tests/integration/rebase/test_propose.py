@@ -76,12 +76,12 @@ def block_moved(text: str) -> dict[str, str]:
     }
 
 
-def changed_upstream(folder: Path, change: object) -> Path:
-    shutil.copytree(FAKE / "v1", folder)
-    text = (folder / TRAINER).read_text()
+def changed_upstream(directory: Path, change: object) -> Path:
+    shutil.copytree(FAKE / "v1", directory)
+    text = (directory / TRAINER).read_text()
     for name, data in change(text).items():  # type: ignore[operator]
-        (folder / name).write_text(data)
-    return folder
+        (directory / name).write_text(data)
+    return directory
 
 
 @pytest.fixture

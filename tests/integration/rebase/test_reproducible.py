@@ -13,7 +13,7 @@ from rebase_lab import Lab, make_lab
 
 from gh200_rebase import REVISION
 from gh200_rebase.delivery import verify, wheel
-from gh200_rebase.errors import Refused
+from gh200_rebase.errors import Rejected
 from gh200_rebase.patches.lockfile import Lock
 
 TRAINER = "simpletuner/helpers/training/trainer.py"
@@ -24,7 +24,7 @@ def lab(tmp_path: Path) -> Lab:
     return make_lab(tmp_path)
 
 
-def test_reproducible_fork_in_two_folders(tmp_path: Path) -> None:
+def test_reproducible_fork_in_two_directories(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two" / "deeper").mkdir(parents=True)
     first, second = make_lab(tmp_path / "one"), make_lab(tmp_path / "two" / "deeper")
@@ -39,9 +39,9 @@ def test_reproducible_fork_in_two_folders(tmp_path: Path) -> None:
     assert "Built by Bo <b@c>" in second.git("notes", "--ref=gh200", "show")
 
 
-def built(folder: Path, names: list[str], date: tuple[int, ...], mode: int) -> Path:
-    folder.mkdir()
-    path = folder / "x-1-py3-none-any.whl"
+def built(directory: Path, names: list[str], date: tuple[int, ...], mode: int) -> Path:
+    directory.mkdir()
+    path = directory / "x-1-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=mode % 9) as archive:
         for name in names:
             info = zipfile.ZipInfo(name, date)  # type: ignore[arg-type]
@@ -145,11 +145,11 @@ def test_reproducible_wheels_differ_by_name(tmp_path: Path) -> None:
     assert "cannot be read" in verify.wheel_differences(one, other)[0]
 
 
-def test_an_archive_the_lock_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_an_archive_the_lock_does_not_know_is_rejected(tmp_path: Path) -> None:
     archive = tmp_path / "simpletuner-1.0.0.tar.gz"
     archive.write_bytes(b"bytes")
     good = hashlib.sha256(b"bytes").hexdigest()
     assert verify.require_known_archive(Lock({"1.0.0": good}), "1.0.0", archive) == good
     for releases in ({}, {"1.0.0": "0" * 64}):
-        with pytest.raises(Refused, match="not the one the lock has verified"):
+        with pytest.raises(Rejected, match="not the one the lock has verified"):
             verify.require_known_archive(Lock(releases), "1.0.0", archive)

@@ -1,4 +1,4 @@
-"""Drift is stepped through, old beside new, and what is accepted is recorded, for folders and commits too."""
+"""Drift is stepped through, old beside new, and what is accepted is recorded, for directories and commits too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstream from an index, a git ref or a folder: real archives, a real server on this machine, real repositories."""
+"""Upstream from an index, a git ref or a directory: real archives, a real server on this machine, real repositories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gh200_lab.place import ROOT
-from gh200_rebase.errors import Refused
+from gh200_rebase.errors import Rejected
 from gh200_rebase.upstream import registry
 from gh200_rebase.upstream.fetch import Spec, fetch, parse_spec
 
@@ -34,8 +34,8 @@ def tree(version: str) -> dict[str, bytes]:
     }
 
 
-def sdist(folder: Path, version: str, files: dict[str, bytes] | None = None) -> Path:
-    path = folder / f"simpletuner-{version}.tar.gz"
+def sdist(directory: Path, version: str, files: dict[str, bytes] | None = None) -> Path:
+    path = directory / f"simpletuner-{version}.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         for name, data in (files or tree(version)).items():
             info = tarfile.TarInfo(f"simpletuner-{version}/{name}")
@@ -47,10 +47,10 @@ def sdist(folder: Path, version: str, files: dict[str, bytes] | None = None) -> 
 class Index:
     """A package index over HTTP, as small as the standard allows."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "simple/simpletuner").mkdir(parents=True)
-        handler = partial(QuietHandler, directory=str(folder))
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "simple/simpletuner").mkdir(parents=True)
+        handler = partial(QuietHandler, directory=str(directory))
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -61,11 +61,13 @@ class Index:
     def publish(self, *versions: str, yanked: str = "", digest: str = "") -> None:
         lines = []
         for version in versions:
-            path = sdist(self.folder, version)
+            path = sdist(self.directory, version)
             sha = digest or hashlib.sha256(path.read_bytes()).hexdigest()
             extra = ' data-yanked=""' if version == yanked else ""
             lines.append(f'<a href="../../{path.name}#sha256={sha}"{extra}>{path.name}</a>')
-        (self.folder / "simple/simpletuner/index.html").write_text("<html><body>" + "".join(lines) + "</body></html>")
+        (self.directory / "simple/simpletuner/index.html").write_text(
+            "<html><body>" + "".join(lines) + "</body></html>"
+        )
 
     def stop(self) -> None:
         self.server.shutdown()
@@ -122,7 +124,7 @@ def test_specs(good: str) -> None:
     ],
 )
 def test_bad_specs_show_the_grammar(bad: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         parse_spec(bad)
     assert "git:URL_OR_PATH@REF" in caught.value.fix and caught.value.why
 
@@ -153,7 +155,7 @@ def test_a_release_is_exact_and_then_needs_no_network(index: Index, tmp_path: Pa
     assert (first.root / "hidden.txt").read_bytes() == b"here\n"
     assert registry.releases(cache) == ["4.9.3", "4.10.0"]
     for spec in ("pypi:4.9.3", "pypi:latest"):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Rejected) as caught:
             fetch(parse_spec(spec), cache)
         assert (
             "does not answer" in caught.value.what and "4.10.0" in caught.value.fix and "path:DIR" in caught.value.fix
@@ -162,33 +164,33 @@ def test_a_release_is_exact_and_then_needs_no_network(index: Index, tmp_path: Pa
 
 def test_an_unknown_release_names_its_neighbours(index: Index, tmp_path: Path) -> None:
     index.publish("4.8.0", "4.9.3", "4.10.0", "4.10.1", "3.0.0")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         fetch(parse_spec("pypi:4.9.9"), tmp_path / "cache")
     assert "4.8.0, 4.9.3, 4.10.0, 4.10.1" in caught.value.why and "pypi:4.10.1" in caught.value.fix
 
 
 def test_a_wrong_hash_leaves_no_file(index: Index, tmp_path: Path) -> None:
     index.publish("4.10.0", digest="0" * 64)
-    with pytest.raises(Refused, match="vouches"):
+    with pytest.raises(Rejected, match="vouches"):
         fetch(parse_spec("pypi:4.10.0"), tmp_path / "cache")
     assert not list((tmp_path / "cache/downloads").iterdir())
 
 
 def test_a_hostile_release_is_removed(index: Index, tmp_path: Path) -> None:
     index.publish("4.10.0")
-    bad = sdist(index.folder, "4.10.0", {"../../x": b""})
-    page = index.folder / "simple/simpletuner/index.html"
+    bad = sdist(index.directory, "4.10.0", {"../../x": b""})
+    page = index.directory / "simple/simpletuner/index.html"
     page.write_text(f'<a href="../../{bad.name}#sha256={hashlib.sha256(bad.read_bytes()).hexdigest()}">{bad.name}</a>')
-    with pytest.raises(Refused, match="not safe"):
+    with pytest.raises(Rejected, match="not safe"):
         fetch(parse_spec("pypi:4.10.0"), tmp_path / "cache")
     assert not list((tmp_path / "cache/downloads").iterdir()) and not (tmp_path / "cache/pypi-4.10.0").exists()
 
 
 def test_no_such_project(index: Index, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no release of"):
+    with pytest.raises(Rejected, match="no release of"):
         registry.releases(tmp_path / "cache")
-    (index.folder / "simple/simpletuner").rmdir()
-    with pytest.raises(Refused, match="no release of"):
+    (index.directory / "simple/simpletuner").rmdir()
+    with pytest.raises(Rejected, match="no release of"):
         registry.releases(tmp_path / "cache")
 
 
@@ -250,12 +252,12 @@ def test_git_refs_give_exact_bytes(repo: Path, tmp_path: Path) -> None:
     for ref in ("main", "HEAD", git(repo, "rev-parse", "HEAD")[:9]):
         assert (fetch(Spec("git", str(repo), ref), cache).root / "later.txt").exists()
     repo.rename(tmp_path / "gone")
-    with pytest.raises(Refused, match="no git repository"):
+    with pytest.raises(Rejected, match="no git repository"):
         fetch(Spec("git", str(repo), tagged), cache)
 
 
 def test_a_missing_ref_names_the_nearest(repo: Path, tmp_path: Path) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         fetch(Spec("git", str(repo), "v4.11.1"), tmp_path / "cache")
     assert "v4.11.0" in caught.value.why
 
@@ -263,19 +265,19 @@ def test_a_missing_ref_names_the_nearest(repo: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["ext::sh -c touch% {mark}", "fd::3"])
 def test_an_address_cannot_run_a_command(tmp_path: Path, address: str) -> None:
     mark = tmp_path / "mark"
-    with pytest.raises(Refused, match="not allowed"):
+    with pytest.raises(Rejected, match="not allowed"):
         fetch(Spec("git", address.format(mark=mark), "main"), tmp_path / "cache")
     assert not mark.exists()
 
 
-def test_a_git_tree_with_a_link_out_is_refused(repo: Path, tmp_path: Path) -> None:
+def test_a_git_tree_with_a_link_out_is_rejected(repo: Path, tmp_path: Path) -> None:
     (repo / "out").symlink_to("../../secret")
     commit(repo, "bad")
-    with pytest.raises(Refused, match="outside"):
+    with pytest.raises(Rejected, match="outside"):
         fetch(Spec("git", str(repo), "main"), tmp_path / "cache")
 
 
-def test_a_folder_is_used_where_it_is(repo: Path, tmp_path: Path) -> None:
+def test_a_directory_is_used_where_it_is(repo: Path, tmp_path: Path) -> None:
     found = fetch(parse_spec(f"path:{repo}"), tmp_path / "cache")
     assert found.root == repo and found.git_commit == git(repo, "rev-parse", "HEAD")
     assert not (tmp_path / "cache").exists()
@@ -284,15 +286,15 @@ def test_a_folder_is_used_where_it_is(repo: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("gone", ["simpletuner/helpers/training/trainer.py", "simpletuner/__init__.py"])
 def test_not_a_simpletuner_tree(repo: Path, tmp_path: Path, gone: str) -> None:
     (repo / gone).unlink()
-    with pytest.raises(Refused, match="not a SimpleTuner tree"):
+    with pytest.raises(Rejected, match="not a SimpleTuner tree"):
         fetch(Spec("path", str(repo)), tmp_path / "cache")
     commit(repo, "gone")
-    with pytest.raises(Refused, match="not a SimpleTuner tree"):
+    with pytest.raises(Rejected, match="not a SimpleTuner tree"):
         fetch(Spec("git", str(repo), "main"), tmp_path / "cache")
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no folder"):
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="no directory"):
         fetch(parse_spec(f"path:{tmp_path}/nowhere"), tmp_path / "cache")
 
 

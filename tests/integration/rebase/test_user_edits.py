@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rebase_lab import Lab, make_lab, snapshot
 
-from gh200_rebase.errors import Refused
+from gh200_rebase.errors import Rejected
 from gh200_rebase.upstream.fetch import Upstream
 from gh200_rebase.workspace import journal
 from gh200_rebase.workspace.rollback import resume, rollback
@@ -23,9 +23,9 @@ from tests.integration.rebase.test_workspace import (
     STEPS,
     TRAINER,
     clone,
+    directory,
     drive,
     files_of,
-    folder,
     git,
     kept,
     make,
@@ -42,7 +42,7 @@ CONFIG_STEPS = [*STEPS, Step("Configs", "", {}, {"config/gh200.json": (b"{}\n", 
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Upstream:
-    return plain(folder(make(tmp_path / "upstream")))
+    return plain(directory(make(tmp_path / "upstream")))
 
 
 @pytest.fixture
@@ -84,21 +84,21 @@ def test_user_edits_of_the_checklist_survive_a_rollback(tmp_path: Path, upstream
 
 
 @pytest.mark.parametrize("way", ["resume", "rollback"])
-def test_user_edits_where_a_folder_belongs_are_kept_aside(tmp_path: Path, upstream: Upstream, way: str) -> None:
+def test_user_edits_where_a_directory_belongs_are_kept_aside(tmp_path: Path, upstream: Upstream, way: str) -> None:
     place = clone(tmp_path)
     child = drive("build", place, upstream.root, GH200_REBASE_CRASH_AT="journal")
     child.communicate()
-    (place / "scripts").write_bytes(b"mine where a folder comes\n")
+    (place / "scripts").write_bytes(b"mine where a directory comes\n")
     said = resume(place) if way == "resume" else rollback(place, True)
-    assert kept(place, b"mine where a folder comes\n")
-    assert "scripts is now " in said or (place / "scripts").read_bytes() == b"mine where a folder comes\n"
+    assert kept(place, b"mine where a directory comes\n")
+    assert "scripts is now " in said or (place / "scripts").read_bytes() == b"mine where a directory comes\n"
 
 
-def test_user_edits_are_refused_before_anything_is_fetched(lab: Lab) -> None:
+def test_user_edits_are_rejected_before_anything_is_fetched(lab: Lab) -> None:
     lab.run("--skip-tests", "--upstream", lab.upstream("v1"))
     (lab.fork / TRAINER).write_text("mine = 1\n")
     before = snapshot(lab.fork)
-    # Nothing is there to be fetched: a refusal that came later would speak of that.
+    # Nothing is there to be fetched: a rejection that came later would speak of that.
     output = lab.run("--skip-tests", "--upstream", "path:nowhere", code=4)
     assert "not ready for a run" in output and "nowhere" not in output
     assert snapshot(lab.fork) == before
@@ -158,7 +158,7 @@ def test_user_edits_and_kills_at_random_moments_lose_nothing(tmp_path: Path, ups
         try:
             if git(place, "symbolic-ref", "HEAD") == "refs/heads/gh200-reintegration":
                 rollback(place, True)
-        except Refused as error:
+        except Rejected as error:
             assert "would lose" in error.what
         lost = [data for data in wrote if not kept(place, data) and wrote.index(data) == _last_of(wrote, data)]
         assert not lost, (number, lost)

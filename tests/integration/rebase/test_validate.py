@@ -18,18 +18,18 @@ exit CODE
 """
 
 
-def make(folder: Path, scripts: dict[str, str]) -> tuple[Any, Path, Path]:
-    trees = [folder / "pristine", folder / "fork"]
+def make(directory: Path, scripts: dict[str, str]) -> tuple[Any, Path, Path]:
+    trees = [directory / "pristine", directory / "fork"]
     for tree in trees:
         training = tree / "simpletuner/helpers/training"
         training.mkdir(parents=True)
         for package in (training, training.parent, training.parent.parent):
             (package / "__init__.py").touch()
         (training / "trainer.py").touch()
-    (folder / "scripts").mkdir()
+    (directory / "scripts").mkdir()
     for name, text in scripts.items():
-        (folder / "scripts" / name).write_text(text)
-    return SimpleNamespace(root=folder, build=folder / "build"), *trees
+        (directory / "scripts" / name).write_text(text)
+    return SimpleNamespace(root=directory, build=directory / "build"), *trees
 
 
 def test_scripts_are_shown_as_they_run_and_their_scenarios_kept(tmp_path: Path, capfd: Any) -> None:

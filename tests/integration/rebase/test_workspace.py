@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gh200_lab.place import ROOT
-from gh200_rebase.errors import Refused
+from gh200_rebase.errors import Rejected
 from gh200_rebase.system import durable
 from gh200_rebase.upstream.fetch import Spec, Upstream, fetch
 from gh200_rebase.workspace import journal
@@ -42,12 +42,12 @@ IN_PLACE_STEPS = [
 DRIVER = """
 import sys
 from pathlib import Path
-from tests.integration.rebase.test_workspace import STEPS, folder
+from tests.integration.rebase.test_workspace import STEPS, directory
 from gh200_rebase.workspace.rollback import rollback
 from gh200_rebase.workspace.switch import build
 what, into, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 print("ready", flush=True)
-build(into, folder(root), STEPS) if what == "build" else rollback(into, True)
+build(into, directory(root), STEPS) if what == "build" else rollback(into, True)
 """
 STEPS = [
     Step(
@@ -86,7 +86,7 @@ def git(place: Path, *args: str) -> str:
 
 
 def make(root: Path, version: str = "1.0", files: int = 3) -> Path:
-    """A folder that passes for upstream, with everything git likes to change."""
+    """A directory that passes for upstream, with everything git likes to change."""
     contents = {
         "simpletuner/__init__.py": f'__version__ = "{version}"\n'.encode(),
         TRAINER: b"def train():\r\n    pass\n",
@@ -111,7 +111,7 @@ def make(root: Path, version: str = "1.0", files: int = 3) -> Path:
     return root
 
 
-def folder(root: Path) -> Upstream:
+def directory(root: Path) -> Upstream:
     found = fetch(Spec("path", str(root)), root.parent / "cache")
     return replace(found, seconds=1_700_000_000)
 
@@ -139,7 +139,7 @@ def state_of(repo: Path) -> tuple[object, ...]:
 def plain(upstream: Upstream) -> Upstream:
     """Without attributes: then a user's checkout, which follows them, keeps every byte too."""
     (upstream.root / ".gitattributes").unlink()
-    return folder(upstream.root)
+    return directory(upstream.root)
 
 
 def clone(tmp_path: Path, files: int = 3) -> Path:
@@ -159,7 +159,7 @@ def clone(tmp_path: Path, files: int = 3) -> Path:
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Upstream:
-    return folder(make(tmp_path / "upstream"))
+    return directory(make(tmp_path / "upstream"))
 
 
 def test_a_fresh_fork(tmp_path: Path, upstream: Upstream) -> None:
@@ -207,7 +207,7 @@ def test_the_same_input_is_the_same_fork(tmp_path: Path, upstream: Upstream) -> 
     (tmp_path / "other").mkdir()
     assert build(tmp_path / "other", upstream, STEPS).commits == first.commits
     (tmp_path / "other/loose").touch()
-    with pytest.raises(Refused, match="loose"):
+    with pytest.raises(Rejected, match="loose"):
         build(tmp_path / "other", upstream, STEPS)
 
 
@@ -226,9 +226,9 @@ def test_reproducible_commits_wherever_and_whoever(
     os.utime(copied / "unix.txt", (1, 1))
     usual = os.umask(umask)
     try:
-        # In a folder that held another upstream before.
-        build(tmp_path / "other place", folder(make(tmp_path / "up2", "2.0")), STEPS)
-        again = build(tmp_path / "other place", folder(copied), STEPS)
+        # In a directory that held another upstream before.
+        build(tmp_path / "other place", directory(make(tmp_path / "up2", "2.0")), STEPS)
+        again = build(tmp_path / "other place", directory(copied), STEPS)
     finally:
         os.umask(usual)
     assert again.commits == first.commits and again.pristine == first.pristine
@@ -240,7 +240,7 @@ def test_the_next_upstream_and_back(tmp_path: Path, upstream: Upstream) -> None:
     into = tmp_path / "fork"
     first = build(into, upstream, STEPS)
     before = state_of(into)
-    second = build(into, folder(make(tmp_path / "up2", "2.0")), STEPS)
+    second = build(into, directory(make(tmp_path / "up2", "2.0")), STEPS)
     assert git(into, "rev-parse", "upstream") == second.pristine != first.pristine
     assert not (into / "only-1.0").exists() and (into / "only-2.0/deep/er.txt").exists()
     git(into, "checkout", "-q", first.pristine)
@@ -252,7 +252,7 @@ def test_the_next_upstream_and_back(tmp_path: Path, upstream: Upstream) -> None:
     assert state_of(into) == before and not (into / "only-2.0").exists()
     rollback(into, True)
     assert files_of(into) == files_of(upstream.root)
-    with pytest.raises(Refused, match="Nothing to roll back"):
+    with pytest.raises(Rejected, match="Nothing to roll back"):
         rollback(into, True)
 
 
@@ -298,7 +298,7 @@ def test_a_release_in_a_users_checkout(tmp_path: Path, upstream: Upstream) -> No
 def test_a_users_checkout_that_would_rewrite_upstream(tmp_path: Path, upstream: Upstream) -> None:
     place = clone(tmp_path)
     before = state_of(place)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         build(place, upstream, STEPS)
     assert "wide.txt" in caught.value.why and state_of(place) == before and journal.read(place) is None
 
@@ -363,11 +363,11 @@ def break_empty_git(place: Path) -> None:
         (break_empty_git, "no commit yet"),
     ],
 )
-def test_what_is_refused_stays_as_it_is(tmp_path: Path, upstream: Upstream, spoil: object, says: str) -> None:
+def test_what_is_rejected_stays_as_it_is(tmp_path: Path, upstream: Upstream, spoil: object, says: str) -> None:
     place = clone(tmp_path)
     spoil(place)  # type: ignore[operator]
     before = (files_of(place), state_of(place) if (place / ".git").exists() and spoil is not break_empty_git else None)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         build(place, upstream, STEPS)
     assert says in str(caught.value) and caught.value.fix
     assert before == (files_of(place), state_of(place) if before[1] else None) and journal.LOG not in files_of(place)
@@ -378,25 +378,25 @@ def test_problems_are_listed_together(tmp_path: Path, upstream: Upstream) -> Non
     break_merge(place)
     for number in range(12):
         (place / f"n{number}").touch()
-    with pytest.raises(Refused, match=r"(?s)a merge is under way.*and 2 more"):
+    with pytest.raises(Rejected, match=r"(?s)a merge is under way.*and 2 more"):
         build(place, upstream, STEPS)
 
 
 def test_no_git(tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Refused, match="git was not found"):
+    with pytest.raises(Rejected, match="git was not found"):
         build(tmp_path / "fork", upstream, STEPS)
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", ".git/hooks/post-checkout", "a/../../b"])
 def test_a_step_cannot_write_outside(tmp_path: Path, upstream: Upstream, path: str) -> None:
-    with pytest.raises(Refused, match="not safe"):
+    with pytest.raises(Rejected, match="not safe"):
         build(tmp_path / "fork", upstream, [Step("s", "", {}, {path: (b"", False)})])
     assert not (tmp_path / "fork").exists()
 
 
 def test_the_fork_is_not_written_into_upstream(tmp_path: Path, upstream: Upstream) -> None:
-    with pytest.raises(Refused, match="its own upstream"):
+    with pytest.raises(Rejected, match="its own upstream"):
         build(upstream.root / "fork", upstream, STEPS)
 
 
@@ -425,7 +425,7 @@ def test_rollback_keeps_later_work(tmp_path: Path, upstream: Upstream) -> None:
     before = state_of(place)
     build(place, upstream, STEPS)
     (place / "later.txt").write_text("l")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         rollback(place, True)
     assert "later.txt" in caught.value.what and "git stash -u" in caught.value.fix
     git(place, "add", "-A")
@@ -500,7 +500,7 @@ def finish(repo: Path, before: tuple[object, ...], upstream: Upstream, way: str)
         if state_of(repo) == before:
             return
     elif way == "resume":
-        with pytest.raises(Refused, match="--resume"):
+        with pytest.raises(Rejected, match="--resume"):
             build(repo, upstream, STEPS)
         resume(repo)
     else:
@@ -546,7 +546,7 @@ def test_a_fresh_fork_killed_at_each_step_is_all_or_nothing(tmp_path: Path, upst
 )
 def test_stopped_at_random(tmp_path: Path, what: str, sign: signal.Signals) -> None:
     """The whole process group dies, git half way through a checkout included."""
-    place, upstream = clone(tmp_path, files=400), plain(folder(make(tmp_path / "up2", "2.0", files=400)))
+    place, upstream = clone(tmp_path, files=400), plain(directory(make(tmp_path / "up2", "2.0", files=400)))
     before, chance = state_of(place), random.Random(what + str(sign))
     began = time.monotonic()
     build(place, upstream, STEPS)
@@ -591,22 +591,24 @@ def test_a_full_disk(
 ) -> None:
     """Unchecked, as when somebody else fills the disk later: then the journal still leads back."""
     if not checked:
-        monkeypatch.setattr(workspace, "refuse_full_disk", lambda repo, coming: None)
+        monkeypatch.setattr(workspace, "reject_full_disk", lambda repo, coming: None)
     upstream, place = plain(upstream), clone(small_disk)
     before = state_of(place)
     steps = [*STEPS, Step("Large", "", {}, {"large": (random.Random(1).randbytes(400_000), False)})]
     fill(small_disk, leave)
-    refusals = []
+    rejections = []
     for into in (small_disk / "fork", place):
         try:
             build(into, upstream, steps)
-        except Refused as error:
-            refusals.append(error)
+        except Rejected as error:
+            rejections.append(error)
     shutil.rmtree(small_disk / "fork", ignore_errors=True)
-    assert bool(refusals) == (leave < 2_000_000) and all("free some space" in error.fix for error in refusals), refusals
+    assert bool(rejections) == (leave < 2_000_000) and all("free some space" in error.fix for error in rejections), (
+        rejections
+    )
     assert sorted(p.name for p in small_disk.iterdir()) == ["filler", place.name]
     (small_disk / "filler").unlink()
-    if checked and refusals:
+    if checked and rejections:
         assert state_of(place) == before and journal.read(place) is None
     if journal.read(place) or (place / journal.LOG).exists():
         rollback(place, True)
@@ -616,7 +618,7 @@ def test_a_full_disk(
 def test_a_running_child_keeps_the_lock(tmp_path: Path) -> None:
     with durable.lock(tmp_path, "at work"):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
-    with pytest.raises(Refused, match="Another run is at work"), durable.lock(tmp_path, "at work", patience=0.1):
+    with pytest.raises(Rejected, match="Another run is at work"), durable.lock(tmp_path, "at work", patience=0.1):
         pass
     child.kill()
     child.wait()
@@ -626,10 +628,10 @@ def test_a_running_child_keeps_the_lock(tmp_path: Path) -> None:
 
 def test_nothing_to_resume(tmp_path: Path, upstream: Upstream) -> None:
     build(tmp_path / "fork", upstream, STEPS)
-    with pytest.raises(Refused, match="Nothing to resume"):
+    with pytest.raises(Rejected, match="Nothing to resume"):
         resume(tmp_path / "fork")
     for way in (resume, lambda into: rollback(into, True)):
-        with pytest.raises(Refused, match="no fork at"):
+        with pytest.raises(Rejected, match="no fork at"):
             way(tmp_path / "nowhere")
 
 
@@ -674,12 +676,12 @@ def test_user_edits_after_a_kill_are_never_lost(tmp_path: Path, upstream: Upstre
 
 
 @pytest.mark.parametrize("flag", ["assume-unchanged", "skip-worktree"])
-def test_user_edits_that_git_overlooks_are_refused_before_a_run(tmp_path: Path, upstream: Upstream, flag: str) -> None:
+def test_user_edits_that_git_overlooks_are_rejected_before_a_run(tmp_path: Path, upstream: Upstream, flag: str) -> None:
     place = clone(tmp_path)
     git(place, "update-index", f"--{flag}", TRAINER, "unix.txt")
     (place / TRAINER).write_bytes(MINE[TRAINER])
     before = state_of(place)
-    with pytest.raises(Refused, match="told to overlook") as caught:
+    with pytest.raises(Rejected, match="told to overlook") as caught:
         build(place, plain(upstream), STEPS)
     assert TRAINER in str(caught.value) and "unix.txt" not in str(caught.value)
     assert state_of(place) == before

@@ -19,7 +19,7 @@ from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.runtime import Run, begin, current, end
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks
-from tests.support.unified_lab import FolderBackend, tiered
+from tests.support.unified_lab import DirectoryBackend, tiered
 
 ALL_ON = {
     "cache_config": {"vae_cache_type": "unified_memory", "persistent_cache": False},
@@ -35,11 +35,11 @@ def _no_run_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     end()
 
 
-def configured(folder: Path, raw: dict[str, object]) -> TrainerHooks:
+def configured(directory: Path, raw: dict[str, object]) -> TrainerHooks:
     """A Trainer as far as the configuration."""
     StateHooks.set_raw_config(raw)
     trainer = TrainerHooks()
-    trainer.config = SimpleNamespace(output_dir=str(folder), data_backend_config=None)
+    trainer.config = SimpleNamespace(output_dir=str(directory), data_backend_config=None)
     trainer._configure_gh200_runtime()
     return trainer
 
@@ -48,19 +48,19 @@ def test_a_second_trainer_in_one_process_starts_clean(tmp_path: Path) -> None:
     configured(tmp_path, ALL_ON | {"cache_config": ALL_ON["cache_config"] | {"cache_dir": str(tmp_path)}})
     first = current()
     assert first is not None
-    folder = first.part(PrivateDirectory).path
-    cache = tiered(FolderBackend())
+    directory = first.part(PrivateDirectory).path
+    cache = tiered(DirectoryBackend())
     torch.save(torch.ones(4), tmp_path / "1.pt")
     held = cache.torch_load(str(tmp_path / "1.pt"))
     cache_sites.placed_latent(held)
     dataset_entries([PHOTOS])
     optimize_batch_for_gh200({"latents": held})
-    assert folder.is_dir() and cache_sites.known_finite(held) and is_in_memory(SimpleNamespace(id="photos"))
+    assert directory.is_dir() and cache_sites.known_finite(held) and is_in_memory(SimpleNamespace(id="photos"))
     assert first.hints.steps == 1
 
     configured(tmp_path, {"model_family": "sdxl"})
     assert current() is None and StateHooks.get_gh200_runtime_config() == {}
-    assert not folder.exists() and not cache_sites.known_finite(held) and not hints.gh200_uvm_enabled()
+    assert not directory.exists() and not cache_sites.known_finite(held) and not hints.gh200_uvm_enabled()
     assert not is_in_memory(SimpleNamespace(id="photos"))
     assert held.eq(1).all()
 
@@ -92,12 +92,12 @@ def test_a_feature_that_cannot_end_does_not_keep_the_others_from_it() -> None:
 
 def test_a_forked_child_ends_without_its_parents_things(tmp_path: Path) -> None:
     run = begin(read_settings({}, {}), CacheOptions(cache_dir=str(tmp_path)))
-    folder = run.part(PrivateDirectory).path
+    directory = run.part(PrivateDirectory).path
     child = os.fork()
     if not child:
         end()
         os._exit(0)
     os.waitpid(child, 0)
-    assert folder.is_dir()
+    assert directory.is_dir()
     end()
-    assert not folder.exists()
+    assert not directory.exists()

@@ -58,7 +58,7 @@ class _C:
 """
 TORCHES = {
     "no torch": (None, "it has no torch"),
-    "stock torch": (STOCK, "its PyTorch 9.9 is a stock build and refuses these keys (Unrecognized key 'use_uvm'"),
+    "stock torch": (STOCK, "its PyTorch 9.9 is a stock build and rejects these keys (Unrecognized key 'use_uvm'"),
     "torch that does not load": (
         "raise OSError('libcudart.so: cannot open')",
         "its torch does not load (OSError: libcudart",
@@ -76,21 +76,21 @@ TORCHES = {
 class Lab:
     """A Python of its own, with the torch a test invents, first on PATH."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.python = program(folder / "bin/python", f'#!/bin/bash\nexec "{BASE_PYTHON}" -S "$@"\n')
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.python = program(directory / "bin/python", f'#!/bin/bash\nexec "{BASE_PYTHON}" -S "$@"\n')
         inherited = {name: value for name, value in os.environ.items() if name not in OURS}
         for name in ("GH200_PYTHON", "PYTORCH_ALLOC_CONF", "BASH_ENV", "ENV"):
             inherited.pop(name, None)
         self.environment = inherited | {
             "PATH": f"{self.python.parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(folder / "lib"),
+            "PYTHONPATH": str(directory / "lib"),
         }
         self.environment |= {"GH200_PROBE_SECONDS": "30"}
 
     def torch(self, text: str) -> None:
-        (self.folder / "lib/torch").mkdir(parents=True)
-        (self.folder / "lib/torch/__init__.py").write_text(text)
+        (self.directory / "lib/torch").mkdir(parents=True)
+        (self.directory / "lib/torch/__init__.py").write_text(text)
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -157,9 +157,9 @@ def test_env_script_leaves_the_keys_out_and_says_why(lab: Lab, build: str) -> No
 
 def test_env_script_asks_the_python_it_is_told_to(lab: Lab) -> None:
     lab.torch(PATCHED)
-    broken = lab.run(str(SCRIPT), "--print", GH200_PYTHON=str(lab.folder / "nowhere"))
+    broken = lab.run(str(SCRIPT), "--print", GH200_PYTHON=str(lab.directory / "nowhere"))
     assert "nowhere is no program" in broken.stderr and "ALLOC" not in broken.stdout
-    other = program(lab.folder / "other", f'#!/bin/bash\nexec "{BASE_PYTHON}" -I -S "$@"\n')
+    other = program(lab.directory / "other", f'#!/bin/bash\nexec "{BASE_PYTHON}" -I -S "$@"\n')
     assert f"{other}: it has no torch" in lab.run(str(SCRIPT), "--print", GH200_PYTHON=str(other)).stderr
     program(lab.python, "#!/bin/bash\nexit 127\n")
     shutil.copy(other, lab.python.parent / "python3")
@@ -169,7 +169,7 @@ def test_env_script_asks_the_python_it_is_told_to(lab: Lab) -> None:
 
 
 def test_env_script_without_any_python(lab: Lab) -> None:
-    tools = lab.folder / "tools"
+    tools = lab.directory / "tools"
     tools.mkdir()
     for name in ("bash", "env", "cat", "timeout"):
         (tools / name).symlink_to(shutil.which(name) or pytest.fail(f"{name} is missing"))
@@ -232,15 +232,17 @@ def test_env_script_under_any_options(lab: Lab, shell: str, number: int) -> None
     script = f"""{options}
     state() {{ {listing}; }}
     inside() {{ source scripts/setup_gh200_env.sh; }}
-    state > "$FOLDER/before"
+    state > "$DIRECTORY/before"
     inside; . scripts/setup_gh200_env.sh
-    state > "$FOLDER/with"
+    state > "$DIRECTORY/with"
     gh200_env_deactivate
-    state > "$FOLDER/after"
+    state > "$DIRECTORY/after"
     echo arrived"""
-    done = lab.shell(shell, script, FOLDER=str(lab.folder))
+    done = lab.shell(shell, script, DIRECTORY=str(lab.directory))
     assert done.returncode == 0 and done.stdout == "arrived\n", done.stderr
-    before, within, after = (set((lab.folder / name).read_text().split("\n")) for name in ("before", "with", "after"))
+    before, within, after = (
+        set((lab.directory / name).read_text().split("\n")) for name in ("before", "with", "after")
+    )
     noise = {"_", "BASH_LINENO", "FUNCNAME", "PIPESTATUS", "BASHPID"}
     assert after - noise == before - noise
     ours = {*DEFAULTS, "_gh200_env_state", "gh200_env_deactivate", "declare -f gh200_env_deactivate"}
@@ -257,13 +259,13 @@ BAD = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
-def test_env_script_refuses_values_that_cannot_work(lab: Lab, name: str, value: str) -> None:
+def test_env_script_rejects_values_that_cannot_work(lab: Lab, name: str, value: str) -> None:
     done = lab.run(str(SCRIPT), "--print", **{name: value})
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{name}='{value}' is not " in done.stderr and "fix:" in done.stderr
 
 
-def test_env_script_refuses_without_ending_the_shell(lab: Lab, shell: str) -> None:
+def test_env_script_rejects_without_ending_the_shell(lab: Lab, shell: str) -> None:
     bad = {"GH200_UVM_ACCESS_PATTERN": "foo", "GH200_UVM_OVERSUBSCRIPTION_RATIO": "0"}
     done = lab.shell(shell, "source scripts/setup_gh200_env.sh; echo status=$?; env", **bad)
     assert "status=2" in done.stdout and variables(done.stdout) == bad
@@ -301,13 +303,13 @@ def test_env_script_must_be_sourced(lab: Lab, shell: str) -> None:
 
 def test_env_script_does_not_take_the_arguments_of_its_caller(lab: Lab, shell: str) -> None:
     """A file that is sourced without arguments sees those of the script around it."""
-    caller = program(lab.folder / "caller", f'source "{SCRIPT}"\nenv\necho "$@"\n')
+    caller = program(lab.directory / "caller", f'source "{SCRIPT}"\nenv\necho "$@"\n')
     done = lab.run(shell, *SHELLS[shell], str(caller), "--print", "me")
     assert variables(done.stdout) == DEFAULTS and done.stdout.endswith("--print me\n")
 
 
 def test_env_script_survives_a_startup_file_that_sources_it(lab: Lab) -> None:
-    startup = program(lab.folder / "startup", f'source "{SCRIPT}"\n')
+    startup = program(lab.directory / "startup", f'source "{SCRIPT}"\n')
     done = lab.run("bash", "-c", "env", BASH_ENV=str(startup))
     assert done.returncode == 0 and variables(done.stdout) == DEFAULTS
     assert "it has no torch" in done.stderr

@@ -229,7 +229,7 @@ def test_quiet_quick_start_on_a_full_disk_says_so(
     monkeypatch.setattr(quickstart, "WORK", tmp_path / "work")
     monkeypatch.setattr(quickstart, "make_model", full)
     monkeypatch.setattr(process, "end_well_when_asked_to", lambda: None)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda directory: SimpleNamespace(free=0))
     monkeypatch.setattr(sys, "argv", ["quickstart"])
     monkeypatch.setenv("GH200_LOG", str(tmp_path / "a.log"))
     assert quickstart.main() == 1

@@ -41,7 +41,7 @@ BREAKAGES = {
     "no interpreter": "rm build/tool/bin/python && ln -s /nowhere/python build/tool/bin/python",
     "a package is gone": "rm -r build/tool/lib/python3*/site-packages/twig",
     "half made": "rm build/tool/.gh200-stamp build/tool/lib/python3*/site-packages/leaf/__init__.py",
-    "a file instead of a folder": "rm -r build/tool && touch build/tool",
+    "a file instead of a directory": "rm -r build/tool && touch build/tool",
     "another lock": "sed -i '/^leaf/,+1d' requirements/tool.lock",
 }
 
@@ -135,17 +135,17 @@ def test_no_space_leaves_what_is_there_alone(checkout: Checkout, tmp_path: Path)
     assert checkout.run(".venv/bin/python", "import leaf; print(leaf.__version__)") == "1.0"
 
 
-def test_a_read_only_checkout_is_refused() -> None:
-    # Root may write anywhere, so it has to become somebody else, in a folder that one may enter.
+def test_a_read_only_checkout_is_rejected() -> None:
+    # Root may write anywhere, so it has to become somebody else, in a directory that one may enter.
     nobody = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
-    with TemporaryDirectory() as folder:
-        shutil.copytree(ROOT / "scripts", Path(folder) / "scripts")
-        shutil.copytree(REQUIREMENTS, Path(folder) / "requirements")
-        Path(folder).chmod(0o555)
-        command = [f"{folder}/scripts/setup.sh", "--tool-only"]
+    with TemporaryDirectory() as directory:
+        shutil.copytree(ROOT / "scripts", Path(directory) / "scripts")
+        shutil.copytree(REQUIREMENTS, Path(directory) / "requirements")
+        Path(directory).chmod(0o555)
+        command = [f"{directory}/scripts/setup.sh", "--tool-only"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, **nobody)
-        Path(folder).chmod(0o755)
-    assert done.returncode == 4 and f"cannot write in {folder}" in done.stderr
+        Path(directory).chmod(0o755)
+    assert done.returncode == 4 and f"cannot write in {directory}" in done.stderr
 
 
 def test_an_activated_environment_can_replace_itself(checkout: Checkout) -> None:
@@ -155,7 +155,7 @@ def test_an_activated_environment_can_replace_itself(checkout: Checkout) -> None
     assert checkout.run(".venv/bin/python", "import leaf; print(leaf.__version__)") == "1.1"
 
 
-def test_bad_arguments_are_refused(checkout: Checkout) -> None:
+def test_bad_arguments_are_rejected(checkout: Checkout) -> None:
     assert "unknown argument: --tool" in checkout.setup("--tool", code=4)
     assert "--python needs a path" in checkout.setup("--python", code=4)
 

@@ -123,7 +123,7 @@ def test_a_cache_is_found_whatever_home_is(checkout: Checkout, home: str | None)
     assert checkout.run(".venv/bin/python", "import leaf; print(leaf.__version__)") == "1.0"
 
 
-def test_a_cache_that_was_asked_for_is_used_or_refused(checkout: Checkout) -> None:
+def test_a_cache_that_was_asked_for_is_used_or_rejected(checkout: Checkout) -> None:
     given = checkout.environment | {"UV_CACHE_DIR": "/proc/nowhere"}
     told = Checkout(checkout.root, given).setup(code=4)
     assert "cannot write in /proc/nowhere" in told and "unset UV_CACHE_DIR" in told

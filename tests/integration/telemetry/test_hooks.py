@@ -28,10 +28,10 @@ from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.telemetry import recorder
 from simpletuner.gh200.telemetry.files import path_of
 from simpletuner.gh200.telemetry.loop_clock import LoopClock
-from simpletuner.gh200.telemetry.reader import read_folder
+from simpletuner.gh200.telemetry.reader import read_directory
 from simpletuner.gh200.telemetry.record import Cost, Kind, Record
 from simpletuner.gh200.trainer import TrainerHooks
-from tests.support.unified_lab import FolderBackend, tiered
+from tests.support.unified_lab import DirectoryBackend, tiered
 
 pytestmark = pytest.mark.unit
 SLOWLY = {"telemetry_interval": 3600}
@@ -42,7 +42,7 @@ RAMP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 4, "ba
 class Trainer(TrainerHooks):
     """The parts of upstream's that telemetry meets, around a real Accelerator."""
 
-    def __init__(self, folder: Path, raw: dict[str, Any], *trackers: Any, steps: int = 3) -> None:
+    def __init__(self, directory: Path, raw: dict[str, Any], *trackers: Any, steps: int = 3) -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
         settings = read_settings(raw, {})
@@ -50,9 +50,12 @@ class Trainer(TrainerHooks):
         if settings.asked:
             cache_sites.begin(runs.begin(settings, CacheOptions.from_settings(settings)))
         self.config = SimpleNamespace(
-            output_dir=str(folder / "output"), gradient_accumulation_steps=1, train_batch_size=2, max_train_steps=steps
+            output_dir=str(directory / "output"),
+            gradient_accumulation_steps=1,
+            train_batch_size=2,
+            max_train_steps=steps,
         )
-        self.accelerator = Accelerator(cpu=True, log_with=list(trackers), project_dir=str(folder))
+        self.accelerator = Accelerator(cpu=True, log_with=list(trackers), project_dir=str(directory))
         self._prepare_gh200_telemetry(runs.current())
         # Nested, as upstream's settings are.
         self.accelerator.init_trackers("run", {"rate": 0.1, "epochs": {"1": 264}, "none": None} if trackers else None)
@@ -82,16 +85,16 @@ def _no_run_is_left() -> Iterator[None]:
     StateHooks.set_raw_config(None)
 
 
-def records(folder: Path) -> list[Record]:
-    return list(read_folder(folder / "output").first.records)
+def records(directory: Path) -> list[Record]:
+    return list(read_directory(directory / "output").first.records)
 
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "gh200-telemetry"]
 
 
-def drawn(folder: Path) -> dict[str, list[float]]:
-    events = EventAccumulator(str(folder / "run"))
+def drawn(directory: Path) -> dict[str, list[float]]:
+    events = EventAccumulator(str(directory / "run"))
     events.Reload()
     return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
@@ -122,7 +125,7 @@ def test_telemetry_records_start_first_last_and_end_and_says_what_it_took(
 
 def test_telemetry_has_the_caches_figures(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path, ON)
-    cache, path = tiered(FolderBackend()), str(tmp_path / "1.pt")
+    cache, path = tiered(DirectoryBackend()), str(tmp_path / "1.pt")
     torch.save(torch.ones(5000), path)
     for _ in range(4):
         cache.torch_load(path)
@@ -229,7 +232,7 @@ def test_telemetry_tells_the_ramp_in_every_record(tmp_path: Path) -> None:
         trainer._gh200_telemetry._recorder.now("interval", 5.0)
     windows = [record.window for record in records(tmp_path)[-2:]]
     assert windows[0] is not None and windows[0].schedule == [(0, 2), (4, 8)]
-    schedule = read_folder(tmp_path / "output").first.schedule
+    schedule = read_directory(tmp_path / "output").first.schedule
     assert schedule is not None and len(schedule) <= 33 and schedule[0] == (0, 1) and schedule[-1] == (999, 1000)
 
 

@@ -15,7 +15,7 @@ import pytest
 from gh200_lab.place import ROOT
 from simpletuner.gh200.telemetry.files import append, path_of
 from simpletuner.gh200.telemetry.page import page
-from simpletuner.gh200.telemetry.reader import read_folder
+from simpletuner.gh200.telemetry.reader import read_directory
 from simpletuner.gh200.telemetry.record import (
     CacheMetrics,
     CopyMetrics,
@@ -71,15 +71,15 @@ def record(rank: int = 0, ranks: int = 2, **changes: Any) -> Record:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    folder = tmp_path / "output"
-    folder.mkdir()
+    directory = tmp_path / "output"
+    directory.mkdir()
     for rank in range(2):
-        append(path_of(folder, rank), record(rank).line())
-    return folder
+        append(path_of(directory, rank), record(rank).line())
+    return directory
 
 
-def shown(folder: Path, columns: int = 110) -> str:
-    return "\n".join(page(read_folder(folder), columns))
+def shown(directory: Path, columns: int = 110) -> str:
+    return "\n".join(page(read_directory(directory), columns))
 
 
 def watch(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -101,7 +101,7 @@ def test_watch_page_has_the_figures_of_every_rank(output: Path) -> None:
 
 
 def test_watch_page_fits_narrow_terminals_and_bare_records(output: Path) -> None:
-    assert max(map(len, page(read_folder(output), 40))) <= 40
+    assert max(map(len, page(read_directory(output), 40))) <= 40
     bare = dict.fromkeys(("window", "noise", "hbm", "managed", "host_memory", "caches", "copies", "cost", "loss"))
     append(path_of(output, 0), record(seconds=Seconds(), hints={}, datasets={}, **bare).line())
     assert "step 12 of 24" in shown(output)
@@ -116,7 +116,7 @@ def test_watch_says_which_rank_is_missing_which_run_died_and_who_else_writes(out
     assert "rank 0: NVML: not found" in shown(output)
     append(path_of(output, 0), record(run="another").line())
     append(path_of(output, 0), record(**late | {"time": time.time() + 1}).line())
-    assert "1 other run(s) write into this folder too" in shown(output)
+    assert "1 other run(s) write into this directory too" in shown(output)
 
 
 def test_watch_once_as_json_for_scripts_without_torch(output: Path) -> None:
@@ -139,7 +139,7 @@ def test_watch_where_nothing_is_names_the_fix(where: str, tmp_path: Path) -> Non
     assert done.returncode == 2 and "fix: " in done.stderr and str(tmp_path) in done.stderr and not done.stdout
 
 
-def test_watch_refuses_arguments_that_make_no_sense(output: Path) -> None:
+def test_watch_rejects_arguments_that_make_no_sense(output: Path) -> None:
     done = watch("--json", str(output))
     assert done.returncode == 2 and "--json needs --once" in done.stderr
 

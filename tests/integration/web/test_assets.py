@@ -39,20 +39,20 @@ def package(name: str, files: dict[str, bytes] = FILES) -> tuple[dict[str, Any],
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
-    """A real registry of two packages: its address, its folder, and their lock."""
-    folder, lock = tmp_path / "registry", tmp_path / "web.json"
+    """A real registry of two packages: its address, its directory, and their lock."""
+    directory, lock = tmp_path / "registry", tmp_path / "web.json"
     entries = []
     for name in ("plain", "@scope/it"):
         entry, data = package(name)
-        place = folder / name / "-" / f"{name.rpartition('/')[2]}-3.2.1.tgz"
+        place = directory / name / "-" / f"{name.rpartition('/')[2]}-3.2.1.tgz"
         place.parent.mkdir(parents=True)
         place.write_bytes(data)
         entries.append(entry)
     lock.write_text(json.dumps(entries))
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(directory))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/", folder, lock
+        yield f"http://127.0.0.1:{server.server_address[1]}/", directory, lock
         server.shutdown()
 
 
@@ -73,12 +73,12 @@ def test_web_ui_packages_are_vendored_with_their_licences(
     assert not vendor("http://127.0.0.1:9/", place, lock), "made already: nothing is asked for"
 
 
-def test_web_ui_another_package_than_the_locked_one_is_refused(
+def test_web_ui_another_package_than_the_locked_one_is_rejected(
     registry: tuple[str, Path, Path], tmp_path: Path
 ) -> None:
-    address, folder, lock = registry
+    address, directory, lock = registry
     place = tmp_path / "build/web"
-    (folder / "plain/-/plain-3.2.1.tgz").write_bytes(package("plain", FILES | {"dist/it.min.js": b"evil()"})[1])
+    (directory / "plain/-/plain-3.2.1.tgz").write_bytes(package("plain", FILES | {"dist/it.min.js": b"evil()"})[1])
     with pytest.raises(NotVendored, match="plain 3.2.1 is not the one"):
         vendor(address, place, lock)
     with pytest.raises(NotVendored, match="cannot be fetched"):
@@ -122,7 +122,7 @@ def test_web_ui_every_address_of_the_page_is_known() -> None:
 )
 def test_web_ui_serves_only_what_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     (tmp_path / "packages.json").write_text(json.dumps([package("@scope/it")[0]]))
-    monkeypatch.setattr(served, "folder", lambda: tmp_path)
+    monkeypatch.setattr(served, "directory", lambda: tmp_path)
     assert Path(served.asset("@scope/it/dist/it.min.js").path) == tmp_path / "@scope/it/dist/it.min.js"
     with pytest.raises(HTTPException):
         served.asset(path)

@@ -33,7 +33,7 @@ def _quiet_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def flattened(mapping: Any) -> list[str]:
-    """A stand-in for the upstream function: nested values are lost, the rest becomes flags."""
+    """A fake of the upstream function: nested values are lost, the rest becomes flags."""
     words = [
         f"--{key.lstrip('-')}={value}"
         for key, value in mapping.items()
@@ -287,9 +287,9 @@ def test_a_config_flag_without_one_file_is_an_error(words: list[str]) -> None:
         arguments.command_line_config(words)
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
+def test_missing_file_and_directory(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
-        target = path if path.suffix else path / "folder.json"
+        target = path if path.suffix else path / "directory.json"
         if not path.suffix:
             target.mkdir()
         with pytest.raises(ConfigFileError, match="cannot be read"):

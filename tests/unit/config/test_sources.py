@@ -447,7 +447,7 @@ def test_trainer_raises_our_error_or_ends_the_process(tmp_path: Any, capfd: pyte
 
 def test_ten_megabytes_of_inline_datasets_reach_upstreams_file(tmp_path: Any) -> None:
     datasets = [{"id": f"d{index}", "type": "local", "instance_data_dir": "x" * 1000} for index in range(10_000)]
-    # Preflight would say that none of these folders is there.
+    # Preflight would say that none of these directories is there.
     StateHooks.set_raw_config({"datasets": datasets, "gh200_optimizations": {"preflight": False}})
     trainer = _trainer(tmp_path)
     trainer._configure_gh200_runtime()

@@ -93,20 +93,20 @@ def with_config(files: int = 1, machine: str = "limited_container", **config: An
     """A machine, and a config whose dataset has some files of 1 MB."""
 
     def make(tmp_path: Path) -> tuple[Facts, dict[str, Finding]]:
-        folder = tmp_path / "images"
-        folder.mkdir()
+        directory = tmp_path / "images"
+        directory.mkdir()
         for number in range(files):
-            (folder / f"{number}.png").write_bytes(b"\0" * 10**6)
-        entry = {"id": "d", "type": "in_memory", "instance_data_dir": str(folder), "in_memory": {}}
+            (directory / f"{number}.png").write_bytes(b"\0" * 10**6)
+        entry = {"id": "d", "type": "in_memory", "instance_data_dir": str(directory), "in_memory": {}}
         given = merge({"output_dir": str(tmp_path / "out"), "datasets": [entry]}, config)
         (tmp_path / "c.json").write_text(json.dumps(given))
         return diagnose(changed(tmp_path, machine), "--config", str(tmp_path / "c.json"))
 
     def merge(base: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         options = config.pop("in_memory", {})
-        folder = config.pop("folder", None)
+        directory = config.pop("directory", None)
         base["datasets"][0]["in_memory"] = options
-        base["datasets"][0]["instance_data_dir"] = folder or base["datasets"][0]["instance_data_dir"]
+        base["datasets"][0]["instance_data_dir"] = directory or base["datasets"][0]["instance_data_dir"]
         return base | config
 
     return make
@@ -163,14 +163,14 @@ WORST: dict[str, tuple[Make, str]] = {
     "cuda_bindings": (on(GH200, packages={"cuda-bindings": "12.6.0"}), "12.6.0"),
     "packages": (on(GH200, packages={"diffusers": None}), "missing: diffusers"),
     "allocator_config": (
-        on(GH200, environ={"PYTORCH_CUDA_ALLOC_CONF": "use_uvm:True"}, allocator_refuses="Unrecognized key 'use_uvm'"),
+        on(GH200, environ={"PYTORCH_CUDA_ALLOC_CONF": "use_uvm:True"}, allocator_rejects="Unrecognized key 'use_uvm'"),
         "Unrecognized key 'use_uvm'",
     ),
     "gh200_environment": (on(GH200, environ={"GH200_UVM_ACCESS_PATTERN": "gpu_frist"}), 'Did you mean "gpu_first"'),
     "upstream_release": (lambda tmp_path: without_fork(tmp_path), "no built fork"),
     "config_settings": (with_config(cache_config={"vae_cache_typ": "disk"}), "cache_config.vae_cache_typ"),
     "config_preflight": (with_config(pretrained_model_name_or_path="models/not-there"), "models/not-there does not exist"),
-    "config_paths": (with_config(folder="nowhere/at/all"), "dataset directory nowhere/at/all"),
+    "config_paths": (with_config(directory="nowhere/at/all"), "dataset directory nowhere/at/all"),
     "config_datasets": (with_config(3, in_memory={"memory_limit_gb": 0.002}), "allows 2.0 MB"),
     "config_caches": (with_config(4, cache_config=CACHED | {"memory_limit_gb": 0.001}), "read from disk at every step"),
     "config_oversubscription": (
@@ -181,7 +181,7 @@ WORST: dict[str, tuple[Make, str]] = {
     ),
     "config_codecs": (lambda tmp_path: without_lz4(tmp_path), "needs the package lz4"),
     "bandwidth": (measured(bandwidth=_judged(SLOW, 1 << 30, True)), "below 80% of the lowest published"),
-    "allocation": (measured(allocation=Allocation("fail", "prefetch of chunk 2 of 9: refused")), "chunk 2 of 9"),
+    "allocation": (measured(allocation=Allocation("fail", "prefetch of chunk 2 of 9: rejected")), "chunk 2 of 9"),
 }  # fmt: skip
 
 
@@ -215,7 +215,7 @@ KEYS = {"PYTORCH_CUDA_ALLOC_CONF": "use_uvm:True,uvm_oversubscription_ratio:5.0,
         ({}, "pools", "pools of torch 2.14.1"),
         ({"torch": {"takes_uvm_keys": True}, "environ": KEYS}, "allocator keys", "its own allocator"),
         ({"torch": {"takes_uvm_keys": True}}, "pools", "keys that are not set"),
-        ({"environ": KEYS, "allocator_refuses": "Unrecognized key"}, "pools", "pools of torch"),
+        ({"environ": KEYS, "allocator_rejects": "Unrecognized key"}, "pools", "pools of torch"),
         (
             {"torch": {"takes_uvm_keys": True, "lacking": ["torch.cuda.MemPool"]}},
             "nothing",
@@ -352,10 +352,10 @@ def test_a_hung_nvidia_smi_is_a_fact_not_the_start_of_a_sentence(tmp_path: Path)
     assert facts.gpus.hung and "the NVIDIA driver is stuck" in found["cuda_device"].fix
 
 
-def test_what_a_control_group_leaves_is_found_by_kind(tmp_path: Path) -> None:
+def test_what_a_cgroup_leaves_is_found_by_kind(tmp_path: Path) -> None:
     facts, _ = diagnose(changed(tmp_path, "limited_container"))
     renamed = tuple(replace(room, name="?", bytes=5) if room.kind == "machine" else room for room in facts.host.rooms)
-    group = min(room.bytes for room in facts.host.rooms if room.kind == "control group")
+    group = min(room.bytes for room in facts.host.rooms if room.kind == "cgroup")
     told = run_checks(replace(facts, host=replace(facts.host, rooms=renamed)))
     (check,) = [finding for finding in told if finding.id == "cgroup_memory"]
     assert f"a run may take {gb(group)}" in check.message

@@ -9,7 +9,7 @@ from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
-from tests.cuda_sim.stand_in import Machine
+from tests.cuda_sim.processes import Machine
 
 PREAMBLE = """
 import torch
@@ -122,7 +122,7 @@ assert optimize_batch_for_gh200(batch) is batch
     assert len(machine.calls("cuMemPrefetchAsync_v2")) == prefetches
 
 
-def test_uvm_prefetch_refused_is_counted_and_named(machine: Machine) -> None:
+def test_uvm_prefetch_rejected_is_counted_and_named(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """

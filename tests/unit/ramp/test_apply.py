@@ -1,4 +1,4 @@
-"""The ramp inside a trainer: counts, gates, logs, checkpoints, refusals. Real Accelerator, invented trainer."""
+"""The ramp inside a trainer: counts, gates, logs, checkpoints, rejections. Real Accelerator, invented trainer."""
 
 from __future__ import annotations
 
@@ -232,16 +232,16 @@ def test_a_following_rate_scales_the_step_and_leaves_no_trace(root: bool) -> Non
 # Checkpoints
 
 
-def checkpointed(folder: Path, micro_batches: int, **changes: Any) -> tuple[Trainer, GH200GradientRamp]:
+def checkpointed(directory: Path, micro_batches: int, **changes: Any) -> tuple[Trainer, GH200GradientRamp]:
     trainer, ramp = started(**changes)
     train(trainer, micro_batches)
-    trainer.accelerator.save_state(str(folder))
+    trainer.accelerator.save_state(str(directory))
     return trainer, ramp
 
 
-def resumed(folder: Path, step: int, **changes: Any) -> Trainer:
+def resumed(directory: Path, step: int, **changes: Any) -> Trainer:
     trainer, _ = started(**changes)
-    assert trainer.init_resume_checkpoint("scheduler", folder=folder, step=step) == "scheduler"
+    assert trainer.init_resume_checkpoint("scheduler", directory=directory, step=step) == "scheduler"
     return trainer
 
 
@@ -258,7 +258,7 @@ def test_a_checkpoint_is_loaded_inside_the_context_of_the_run(tmp_path: Path, mo
     monkeypatch.setattr("simpletuner.gh200.ramp.resume.current", lambda: SimpleNamespace(resuming=resuming))
     trainer, _ = started()
     trainer.accelerator.register_load_state_pre_hook(lambda *_: moments.append("loads"))
-    trainer.init_resume_checkpoint(None, folder=tmp_path, step=6)
+    trainer.init_resume_checkpoint(None, directory=tmp_path, step=6)
     assert moments == ["begins", "loads", "ends"]
 
 
@@ -296,12 +296,12 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("key", CHANGES)
-def test_a_changed_ramp_is_refused_and_the_checkpoint_load_itself_never_fails(tmp_path: Path, key: str) -> None:
+def test_a_changed_ramp_is_rejected_and_the_checkpoint_load_itself_never_fails(tmp_path: Path, key: str) -> None:
     checkpointed(tmp_path, 6)
     trainer, _ = started(**{key: CHANGES[key]})
     trainer.accelerator.load_state(str(tmp_path))
     with pytest.raises(RampError, match="changed since the checkpoint") as caught:
-        trainer.init_resume_checkpoint(None, folder=tmp_path, step=6)
+        trainer.init_resume_checkpoint(None, directory=tmp_path, step=6)
     assert "accept_changed_ramp" in caught.value.fix
     assert "in the checkpoint" in caught.value.why
 
@@ -324,7 +324,7 @@ def test_a_missing_or_damaged_record_is_a_change(tmp_path: Path, damage: str) ->
     (tmp_path / RECORD).write_text(damage) if damage else (tmp_path / RECORD).unlink()
     trainer, _ = started()
     with pytest.raises(RampError, match="changed since the checkpoint"):
-        trainer.init_resume_checkpoint(None, folder=tmp_path, step=6)
+        trainer.init_resume_checkpoint(None, directory=tmp_path, step=6)
 
 
 def test_a_run_without_any_settings_does_not_continue_a_ramp(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_run_without_any_settings_does_not_continue_a_ramp(tmp_path: Path) -> 
     trainer.prepare()
     assert ramp_apply.build_ramp(trainer, None) is None
     with pytest.raises(RampError, match="changed since the checkpoint"):
-        trainer.init_resume_checkpoint(None, folder=tmp_path, step=6)
+        trainer.init_resume_checkpoint(None, directory=tmp_path, step=6)
 
 
 def test_exit_code_two_where_upstream_would_hide_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,7 +341,7 @@ def test_exit_code_two_where_upstream_would_hide_the_error(tmp_path: Path, capsy
     trainer, _ = started(batch_rampup_steps=31)
     trainer.gh200_exit_on_error = True
     with pytest.raises(SystemExit) as caught:
-        trainer.init_resume_checkpoint(None, folder=tmp_path, step=6)
+        trainer.init_resume_checkpoint(None, directory=tmp_path, step=6)
     assert caught.value.code == 2
     assert "batch_rampup_steps: 30 in the checkpoint, 31 now" in capsys.readouterr().err
 
@@ -350,7 +350,7 @@ def test_prefetch_is_said_to_be_inexact(tmp_path: Path, caplog: pytest.LogCaptur
     checkpointed(tmp_path, 6)
     trainer, _ = started()
     trainer.config.dataloader_prefetch = True
-    trainer.init_resume_checkpoint(None, folder=tmp_path, step=6)
+    trainer.init_resume_checkpoint(None, directory=tmp_path, step=6)
     assert "dataloader_prefetch" in caplog.text
 
 
@@ -362,11 +362,11 @@ def test_the_record_is_plain_json(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.tmp")] == []
 
 
-# Refusals and the ramp switched off
+# Rejections and the ramp switched off
 
 
 @pytest.mark.parametrize("setting", ["optimizer_release_gradients", "ramtorch"])
-def test_what_cannot_be_exact_is_refused_with_the_reason(setting: str) -> None:
+def test_what_cannot_be_exact_is_rejected_with_the_reason(setting: str) -> None:
     trainer = Trainer(**{setting: True})
     with pytest.raises(RampError) as caught:
         trainer.build(**UP)
@@ -374,7 +374,7 @@ def test_what_cannot_be_exact_is_refused_with_the_reason(setting: str) -> None:
     assert trainer.build(enable_batch_size_rampup=False) is None
 
 
-def test_deepspeed_is_refused() -> None:
+def test_deepspeed_is_rejected() -> None:
     from accelerate.utils import DistributedType
 
     trainer = Trainer()
@@ -383,7 +383,7 @@ def test_deepspeed_is_refused() -> None:
         trainer.build(**UP)
 
 
-def test_an_upstream_without_a_bound_method_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upstream_without_a_bound_method_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(Trainer, "_epoch_rollover")
     with pytest.raises(RampError, match="no _epoch_rollover"):
         Trainer().build(**UP)

@@ -1,4 +1,4 @@
-"""What the ramp says is what it does: defaults, refusals, units, tables, incomplete checkpoints."""
+"""What the ramp says is what it does: defaults, rejections, units, tables, incomplete checkpoints."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_ramp_words_a_forgotten_target_is_not_a_ramp_down() -> None:
         ({"batch_rampup_table": [[0, 8], [10, 8]]}, {}),
     ],
 )
-def test_ramp_words_what_would_not_ramp_is_refused_with_what_would(block: dict[str, Any], config: Any) -> None:
+def test_ramp_words_what_would_not_ramp_is_rejected_with_what_would(block: dict[str, Any], config: Any) -> None:
     with pytest.raises(RampError, match="Nothing would ramp") as caught:
         ramp_of(block, **config)
     unit = config.get("train_batch_size", 1)
@@ -198,8 +198,8 @@ def test_ramp_words_keys_that_switch_nothing_on_are_noted() -> None:
 # Checkpoints that a kill left
 
 
-def checkpoint(folder: Path, step: int) -> Path:
-    path = folder / f"checkpoint-{step}"
+def checkpoint(directory: Path, step: int) -> Path:
+    path = directory / f"checkpoint-{step}"
     path.mkdir()
     (path / "training_state.json").write_text(json.dumps({"global_step": step}))
     torch.save({"state": torch.arange(100)}, path / "optimizer.bin")
@@ -224,7 +224,7 @@ def test_ramp_words_a_file_cut_short_makes_a_checkpoint_incomplete(tmp_path: Pat
 
 def test_ramp_words_a_rank_that_was_killed_first_makes_a_checkpoint_incomplete(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, 8)
-    (path / "training_state-rank1-pictures.json").write_text('{"dp_rank": 1}')
+    (path / "training_state-rank1-images.json").write_text('{"dp_rank": 1}')
     (path / "training_state-rank7.json").write_text('{"seen_images": {}}')
     assert incompleteness(path) == "", "a dataset's, whatever it is called"
     (path / "training_state-rank1.json").write_text('{"global_step": 8}')
@@ -358,21 +358,23 @@ def test_ramp_unit_a_resume_with_other_processes_is_accepted_in_samples_only(
         trainer.prepare()
         for step, row in enumerate(rows(ramp.micro_batches_for(9)), start=1):
             trainer.micro_batch(step, row)
-        folder = tmp_path / unit
-        trainer.accelerator.save_state(str(folder))
+        directory = tmp_path / unit
+        trainer.accelerator.save_state(str(directory))
         # Twice as many processes are, to the arithmetic, twice the batch.
         later = Trainer(train_batch_size=2, max_train_steps=99)
         later.build(**asked, batch_rampup_unit=unit)
         later.prepare()
         if unit == "micro_batches":
             with pytest.raises(RampError, match="changed since the checkpoint"):
-                later.init_resume_checkpoint(None, folder=folder, step=9)
+                later.init_resume_checkpoint(None, directory=directory, step=9)
             continue
-        later.init_resume_checkpoint(None, folder=folder, step=9)
+        later.init_resume_checkpoint(None, directory=directory, step=9)
         now = later._gh200_ramp.ramp
         assert now is later.gh200_ramp_scheduler
         assert (
-            now.samples_for(9) == ramp.samples_for(9) == json.loads((folder / "gh200_ramp.json").read_text())["samples"]
+            now.samples_for(9)
+            == ramp.samples_for(9)
+            == json.loads((directory / "gh200_ramp.json").read_text())["samples"]
         )
         assert now.size_at(now.samples_for(9)) == now.accumulation_steps(9)
         assert "a micro-batch had 4 samples and has 2 now" in caplog.text
@@ -393,7 +395,7 @@ def test_ramp_unit_sizes_left_out_stay_what_they_were_with_other_processes(
         later = Trainer(train_batch_size=2, gradient_accumulation_steps=8, max_train_steps=99)
         later.build(**asked)
         later.prepare()
-        later.init_resume_checkpoint(None, folder=tmp_path / previous, step=5)
+        later.init_resume_checkpoint(None, directory=tmp_path / previous, step=5)
         now = later.gh200_ramp_scheduler
         assert now.sizes == (max(ramp.sizes[0], 2), ramp.sizes[1])
         assert now.samples_for(5) == ramp.samples_for(5)
@@ -403,7 +405,7 @@ def test_ramp_unit_sizes_left_out_stay_what_they_were_with_other_processes(
     changed.prepare()
     if "target_effective_batch_size" not in block:
         with pytest.raises(RampError, match="target_samples"):
-            changed.init_resume_checkpoint(None, folder=tmp_path / "first", step=5)
+            changed.init_resume_checkpoint(None, directory=tmp_path / "first", step=5)
 
 
 # Tables

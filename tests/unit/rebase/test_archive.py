@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pypi_simple import DistributionPackage
 
-from gh200_rebase.errors import Refused
+from gh200_rebase.errors import Rejected
 from gh200_rebase.upstream import archive, registry
 from gh200_rebase.upstream.archive import extract, read_members
 
@@ -35,15 +35,15 @@ def pack(path: Path, *entries: tuple[tarfile.TarInfo, bytes]) -> Path:
     return path
 
 
-def refuse(source: Path, folder: Path) -> Refused:
-    before = sorted(folder.rglob("*"))
-    with pytest.raises(Refused) as caught:
-        extract(source, folder / "out")
-    assert sorted(folder.rglob("*")) == before
+def reject(source: Path, directory: Path) -> Rejected:
+    before = sorted(directory.rglob("*"))
+    with pytest.raises(Rejected) as caught:
+        extract(source, directory / "out")
+    assert sorted(directory.rglob("*")) == before
     return caught.value
 
 
-def test_unpacks_without_the_top_folder_and_keeps_the_exec_bit(tmp_path: Path) -> None:
+def test_unpacks_without_the_top_directory_and_keeps_the_exec_bit(tmp_path: Path) -> None:
     source = pack(
         tmp_path / "a.tar.gz",
         entry("top/ä b.txt", b"\r\n", mode=0o600),
@@ -87,18 +87,18 @@ def test_a_hostile_member_is_named_and_nothing_is_left(
     tmp_path: Path, entries: list[tuple[tarfile.TarInfo, bytes]], reason: str
 ) -> None:
     source = pack(tmp_path / "a.tar.gz", entry("top/ok"), *entries)
-    error = refuse(source, tmp_path)
+    error = reject(source, tmp_path)
     assert reason in error.why and repr(entries[-1][0].name) in error.what
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         read_members(source)
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = pack(tmp_path / "a.tar.gz", *(entry(f"top/{i}", b"0" * 100) for i in range(20)))
     monkeypatch.setattr(archive, "MAX_BYTES", 1000)
-    assert "'top/10'" in refuse(source, tmp_path).what
+    assert "'top/10'" in reject(source, tmp_path).what
     monkeypatch.setattr(archive, "MAX_MEMBERS", 5)
-    assert "'top/5'" in refuse(source, tmp_path).what
+    assert "'top/5'" in reject(source, tmp_path).what
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_damaged_archive(tmp_path: Path, damage: object) -> None:
     source = pack(tmp_path / "a.tar.gz", *(entry(f"top/{i}", bytes(range(256)) * i) for i in range(20)))
     source.write_bytes(damage(source.read_bytes()))  # type: ignore[operator]
-    assert "damaged" in refuse(source, tmp_path).what
+    assert "damaged" in reject(source, tmp_path).what
 
 
 def test_a_zip_is_an_archive_nowhere(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_zip_is_an_archive_nowhere(tmp_path: Path) -> None:
     source = tmp_path / "a.zip"
     with zipfile.ZipFile(source, "w") as bundle:
         bundle.writestr("top/a", b"data")
-    assert "damaged" in refuse(source, tmp_path).what
-    with pytest.raises(Refused, match="damaged"):
+    assert "damaged" in reject(source, tmp_path).what
+    with pytest.raises(Rejected, match="damaged"):
         read_members(source)
     listed = DistributionPackage(
         filename="simpletuner-9.9.9.zip", project="simpletuner", version="9.9.9", package_type="sdist", url="https://x.invalid/a.zip",
@@ -129,9 +129,9 @@ def test_a_zip_is_an_archive_nowhere(tmp_path: Path) -> None:
 
 def test_a_hard_link_that_leads_nowhere(tmp_path: Path) -> None:
     source = pack(tmp_path / "a.tar.gz", entry("top/a"), link("top/hard", "top/gone", tarfile.LNKTYPE))
-    assert "gone" in refuse(source, tmp_path).why
+    assert "gone" in reject(source, tmp_path).why
 
 
-def test_a_path_thousands_of_folders_deep(tmp_path: Path) -> None:
+def test_a_path_thousands_of_directories_deep(tmp_path: Path) -> None:
     source = pack(tmp_path / "a.tar.gz", entry("/".join(["top", *["d"] * 3000, "file"])))
-    assert "folders deep" in refuse(source, tmp_path).why
+    assert "directories deep" in reject(source, tmp_path).why

@@ -10,7 +10,7 @@ from engine_lab import FAKE, edit, fake, patch
 
 from gh200_rebase.patches.patchfile import Expect, load_patches
 from gh200_rebase.proofs.interfaces import InterfaceResult, check_interfaces
-from gh200_rebase.syntax.tree import FolderTree, MemoryTree
+from gh200_rebase.syntax.tree import DirectoryTree, MemoryTree
 
 UPSTREAM = {
     "simpletuner/__init__.py": b'__version__ = "1"\n',
@@ -28,7 +28,7 @@ LIMIT = 3
 class Root:
     def deep(self, x): ...
 
-class Folder(Root):
+class Directory(Root):
     kind = "local"
     def __init__(self, root, name=""):
         self.root = root
@@ -52,19 +52,19 @@ def failed(code: str) -> list[InterfaceResult]:
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_fake_upstream_has_all(version: str) -> None:
-    results = check_interfaces(load_patches(FAKE / "patches"), fake(version), FolderTree(FAKE / "overlay"))
+    results = check_interfaces(load_patches(FAKE / "patches"), fake(version), DirectoryTree(FAKE / "overlay"))
     assert [item for item in results if not item.ok] == []
-    assert {"Loop.report", "Loop.settings", "RamFolder.read"} <= {item.name for item in results}
+    assert {"Loop.report", "Loop.settings", "RamDirectory.read"} <= {item.name for item in results}
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        "from simpletuner.base import Folder, make, conditional, Extra, LIMIT, os",
+        "from simpletuner.base import Directory, make, conditional, Extra, LIMIT, os",
         "import simpletuner.base\nsimpletuner.base.make(1)",
         "from simpletuner import base, names, __version__\nprint(base.__file__)",
         "from simpletuner.names import inner",
-        "from ..base import Folder",
+        "from ..base import Directory",
         "from .ours import anything\nanything = 1",
         "try:\n    from simpletuner.nowhere import x\nexcept ImportError:\n    x = None",
         "try:\n    import simpletuner.nowhere\nexcept (ValueError, ModuleNotFoundError):\n    pass",
@@ -95,7 +95,7 @@ def test_imports_that_do_not_exist(code: str, reason: str) -> None:
     assert item.where.startswith("simpletuner/gh200/ours.py")
 
 
-CLASS = "from simpletuner.base import Folder\nclass Ours(Folder):\n    "
+CLASS = "from simpletuner.base import Directory\nclass Ours(Directory):\n    "
 
 
 @pytest.mark.parametrize(
@@ -141,19 +141,19 @@ def test_overrides_that_do_not_fit(method: str, reason: str) -> None:
         ("make(1)", ""),
         ("make(1, root=2)", ""),
         ("make(*things)", ""),
-        ("Folder('x').read('k', whatever=1)", ""),
-        ("Folder.made('x')", ""),
-        ("Folder.kind", ""),
+        ("Directory('x').read('k', whatever=1)", ""),
+        ("Directory.made('x')", ""),
+        ("Directory.kind", ""),
         ("make()", "lacks an argument for kind"),
         ("make(1, 2)", "takes 1 positional"),
         ("make(1, rot=2)", "has no parameter rot"),
-        ("Folder()", "lacks an argument for root"),
-        ("Folder.made()", "lacks an argument for text"),
-        ("Folder.absent()", "absent does not exist"),
+        ("Directory()", "lacks an argument for root"),
+        ("Directory.made()", "lacks an argument for text"),
+        ("Directory.absent()", "absent does not exist"),
     ],
 )
 def test_calls_of_imported_names(call: str, reason: str) -> None:
-    found = failed(f"from simpletuner.base import Folder, make\n{call}\n")
+    found = failed(f"from simpletuner.base import Directory, make\n{call}\n")
     assert bool(found) == bool(reason)
     assert all(reason in item.detail for item in found)
 
@@ -182,17 +182,17 @@ def test_names_that_the_patches_add_exist() -> None:
 @pytest.mark.parametrize(
     ("name", "args", "reason"),
     [
-        ("Folder", (), ""),
-        ("Folder", ("root", "name"), ""),
-        ("Folder.read", ("self", "key", "as_text"), ""),
-        ("Folder.kind", (), ""),
-        ("Folder.root", (), ""),
+        ("Directory", (), ""),
+        ("Directory", ("root", "name"), ""),
+        ("Directory.read", ("self", "key", "as_text"), ""),
+        ("Directory.kind", (), ""),
+        ("Directory.root", (), ""),
         ("LIMIT", (), ""),
         ("conditional", (), ""),
         ("make", ("root",), ""),
-        ("Folder.write", ("anything",), ""),
-        ("Folder.read", ("limit",), "Folder.read does not accept limit"),
-        ("Folder.gone", (), "has no Folder.gone"),
+        ("Directory.write", ("anything",), ""),
+        ("Directory.read", ("limit",), "Directory.read does not accept limit"),
+        ("Directory.gone", (), "has no Directory.gone"),
         ("Gone.read", (), "has no Gone.read"),
     ],
 )
@@ -210,7 +210,7 @@ def test_expectations_of_a_missing_file() -> None:
 
 
 def test_expectations_are_skipped_by_only_if() -> None:
-    wanted = Expect("simpletuner/base.py", "Folder.gone", (), "Folder.gone", "")
+    wanted = Expect("simpletuner/base.py", "Directory.gone", (), "Directory.gone", "")
     newer = Expect("simpletuner/gone.py", "x", (), "exists:simpletuner/gone.py", "")
     results = check_interfaces([replace(patch(), expects=(wanted, newer))], MemoryTree(UPSTREAM), MemoryTree({}))
     assert all(item.ok and item.detail.startswith("skipped") for item in results)
@@ -219,4 +219,4 @@ def test_expectations_are_skipped_by_only_if() -> None:
 def test_overlay_files_stay_unexecuted(tmp_path: Path) -> None:
     (tmp_path / "simpletuner").mkdir()
     (tmp_path / "simpletuner/new.py").write_text("raise SystemExit('ran')\n")
-    assert check_interfaces([], MemoryTree(UPSTREAM), FolderTree(tmp_path)) == ()
+    assert check_interfaces([], MemoryTree(UPSTREAM), DirectoryTree(tmp_path)) == ()

@@ -1,4 +1,4 @@
-"""Patch files: good ones load in commit order, bad ones are refused with every problem at once."""
+"""Patch files: good ones load in commit order, bad ones are rejected with every problem at once."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 from engine_lab import FAKE
 
-from gh200_rebase.errors import Refused
+from gh200_rebase.errors import Rejected
 from gh200_rebase.patches.patchfile import load_patches
 
 HEAD = 'number = {number}\ntopic = "{topic}"\nsubject = "s"\nwhy = "w"\nrisk = "low"\n'
 EDIT = '[[edit]]\nid = "a"\nfile = "x/y.py"\nverb = "before"\nanchor = "f(...)"\ncode = "g()"\nwhy = "w"\n'
 
 
-def write(folder: Path, text: str, number: int = 1, topic: str = "thing", name: str = "") -> None:
-    path = folder / (name or f"{number:02d}-{topic}.toml")
+def write(directory: Path, text: str, number: int = 1, topic: str = "thing", name: str = "") -> None:
+    path = directory / (name or f"{number:02d}-{topic}.toml")
     path.write_text(HEAD.format(number=number, topic=topic) + text)
 
 
-def refusal(folder: Path) -> str:
-    with pytest.raises(Refused) as caught:
-        load_patches(folder)
+def rejection(directory: Path) -> str:
+    with pytest.raises(Rejected) as caught:
+        load_patches(directory)
     return str(caught.value)
 
 
@@ -75,10 +75,10 @@ def test_variants_are_complete_forms(tmp_path: Path) -> None:
         ('verb = "before"', 'verb = "import"', "verb 'import' must be one of before, after"),
     ],
 )
-def test_refuses_bad_edits(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_rejects_bad_edits(tmp_path: Path, old: str, new: str, reason: str) -> None:
     assert old in EDIT
     write(tmp_path, EDIT.replace(old, new, 1))
-    message = refusal(tmp_path)
+    message = rejection(tmp_path)
     assert reason in message
     assert "01-thing.toml" in message
 
@@ -86,25 +86,25 @@ def test_refuses_bad_edits(tmp_path: Path, old: str, new: str, reason: str) -> N
 def test_lists_every_problem_of_every_file(tmp_path: Path) -> None:
     write(tmp_path, EDIT.replace("f(...)", "...") + EDIT.replace("why", "whi"))
     write(tmp_path, EDIT.replace("g()", "g("), number=2)
-    message = refusal(tmp_path)
+    message = rejection(tmp_path)
     assert all(text in message for text in ("matches everything", "'whi'", "02-thing.toml: edit a: code is not Python"))
     assert "fix:" in message
 
 
-def test_refuses_a_reused_number(tmp_path: Path) -> None:
+def test_rejects_a_reused_number(tmp_path: Path) -> None:
     write(tmp_path, EDIT, topic="one")
     write(tmp_path, EDIT, topic="two")
-    assert "number 1 is used by 01-one.toml, 01-two.toml" in refusal(tmp_path)
+    assert "number 1 is used by 01-one.toml, 01-two.toml" in rejection(tmp_path)
 
 
-def test_refuses_a_reused_id(tmp_path: Path) -> None:
+def test_rejects_a_reused_id(tmp_path: Path) -> None:
     write(tmp_path, EDIT + EDIT)
-    assert "edit id 'a' is used 2 times" in refusal(tmp_path)
+    assert "edit id 'a' is used 2 times" in rejection(tmp_path)
 
 
-def test_refuses_a_name_that_does_not_fit(tmp_path: Path) -> None:
+def test_rejects_a_name_that_does_not_fit(tmp_path: Path) -> None:
     write(tmp_path, EDIT, name="02-thing.toml")
-    assert "must be called NN-topic.toml, from number 1 and topic 'thing'" in refusal(tmp_path)
+    assert "must be called NN-topic.toml, from number 1 and topic 'thing'" in rejection(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_refuses_a_name_that_does_not_fit(tmp_path: Path) -> None:
         ('imports = "from a import b"\n' + EDIT, "no edit of this patch uses 'from a import b'"),
     ],
 )
-def test_refuses_bad_tables(tmp_path: Path, text: str, reason: str) -> None:
+def test_rejects_bad_tables(tmp_path: Path, text: str, reason: str) -> None:
     write(tmp_path, text)
-    assert reason in refusal(tmp_path)
+    assert reason in rejection(tmp_path)
 
 
-def test_refuses_an_empty_folder(tmp_path: Path) -> None:
-    assert "no patch file" in refusal(tmp_path)
+def test_rejects_an_empty_directory(tmp_path: Path) -> None:
+    assert "no patch file" in rejection(tmp_path)
 
 
-def test_refuses_bytes_that_are_not_text(tmp_path: Path) -> None:
+def test_rejects_bytes_that_are_not_text(tmp_path: Path) -> None:
     (tmp_path / "01-a.toml").write_bytes(b"\xff\xfe")
-    assert "01-a.toml: cannot be read" in refusal(tmp_path)
+    assert "01-a.toml: cannot be read" in rejection(tmp_path)

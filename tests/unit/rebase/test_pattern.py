@@ -121,6 +121,6 @@ def test_finds_in_match_cases() -> None:
         ("a\0b", "not Python"),
     ],
 )
-def test_refuses_bad_patterns(text: str, reason: str) -> None:
+def test_rejects_bad_patterns(text: str, reason: str) -> None:
     with pytest.raises(PatternError, match=reason):
         compile_pattern(text)

@@ -11,7 +11,7 @@ from gh200_rebase.engine.resolve import Plan, resolve
 from gh200_rebase.patches.patchfile import Edit, load_patches
 from gh200_rebase.proofs.prove import PROOFS, prove
 from gh200_rebase.syntax.splice import compose
-from gh200_rebase.syntax.tree import FolderTree, MemoryTree
+from gh200_rebase.syntax.tree import DirectoryTree, MemoryTree
 
 LAZY = b"""
 _EXPORTS = {"lazy": ".hooks", "hook": ("simpletuner.gh200.hooks", "hook")}
@@ -53,7 +53,7 @@ def failures(text: str, *edits: Edit, file: str = FILE) -> dict[str, str]:
 def test_all_hold_on_the_fake_upstream(version: str) -> None:
     patches, tree = load_patches(FAKE / "patches"), fake(version)
     plan = resolve(patches, tree)
-    proofs = prove(patches, tree, plan, FolderTree(FAKE / "overlay"))
+    proofs = prove(patches, tree, plan, DirectoryTree(FAKE / "overlay"))
     assert [proof for proof in proofs if not proof.ok] == []
     assert len(proofs) == len(PROOFS) * len(plan.applied)
 

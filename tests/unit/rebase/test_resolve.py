@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gh200_rebase.engine.resolve import resolve
 from gh200_rebase.patches.patchfile import load_patches
-from gh200_rebase.syntax.tree import ChangedTree, FolderTree, MemoryTree
+from gh200_rebase.syntax.tree import ChangedTree, DirectoryTree, MemoryTree
 
 AFTER = edit("after", "ours()", "a()")
 BEFORE = edit("before", "ours()", "a()")
@@ -307,7 +307,7 @@ def test_fingerprint_is_the_same_on_every_python() -> None:
 def test_only_if_skips_with_a_reason() -> None:
     results = {r.edit.key: r for r in resolve(load_patches(FAKE / "patches"), fake("v1")).results}
     assert results["01/size"].status == "skipped"
-    assert "LocalFolder.size is not in this upstream" in results["01/size"].detail
+    assert "LocalDirectory.size is not in this upstream" in results["01/size"].detail
     assert {r.edit.key: r for r in resolve(load_patches(FAKE / "patches"), fake("v2")).results}[
         "01/size"
     ].status == "applied"
@@ -408,7 +408,7 @@ def test_our_code_away_from_its_anchor_is_not_inserted_twice() -> None:
     assert f"{FILE}:3: our code stands here, but not beside its anchor" in result.detail
 
 
-def test_code_upstream_has_itself_is_refused() -> None:
+def test_code_upstream_has_itself_is_rejected() -> None:
     """It could not be told from an insertion of ours."""
     assert only(plan_for("a()\nb()\n", edit("after", "a()", "a()"))).status == "failed"
 
@@ -433,11 +433,11 @@ def test_all_failures_are_reported() -> None:
     assert [result.status for result in plan.results] == ["failed", "failed", "applied"]
 
 
-def test_folder_tree_does_not_follow_links_out(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_directory_tree_does_not_follow_links_out(tmp_path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "secret").write_text("x")
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/link").symlink_to(tmp_path / "secret")
-    tree = FolderTree(tmp_path / "tree")
+    tree = DirectoryTree(tmp_path / "tree")
     assert tree.read("link") is None
     assert tree.read("../secret") is None
 

@@ -98,7 +98,7 @@ def saving(store: Store, **form: str) -> None:
     check_save(FormData(form), SimpleNamespace(get_config_store=lambda: store))
 
 
-def test_web_ui_refuses_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -> None:
+def test_web_ui_rejects_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -> None:
     store = Store(tmp_path / "mine.json")
     store.path.write_text('{"learning_rate": 1}')
     seen = json.dumps({"name": "mine", "config": {"--learning_rate": 1.0}})
@@ -106,10 +106,10 @@ def test_web_ui_refuses_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -
     saving(store)  # a client without our script
     saving(store, gh200_seen="nonsense")
     store.path.write_text('{"learning_rate": 2}')
-    with pytest.raises(HTTPException) as refused:
+    with pytest.raises(HTTPException) as rejected:
         saving(store, gh200_seen=seen)
-    assert refused.value.status_code == 409 and "(learning_rate)" in refused.value.detail
-    state = refused.value.headers["X-GH200-On-Disk"]
+    assert rejected.value.status_code == 409 and "(learning_rate)" in rejected.value.detail
+    state = rejected.value.headers["X-GH200-On-Disk"]
     for _ in range(2):
         saving(store, gh200_seen=seen, gh200_replaces=state)
     assert len(list(tmp_path.glob("mine.json.backup-*"))) == 2
@@ -118,7 +118,7 @@ def test_web_ui_refuses_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -
         saving(store, gh200_seen=seen, gh200_replaces=state)
 
 
-def test_web_ui_refuses_a_save_into_another_config(tmp_path: Path) -> None:
+def test_web_ui_rejects_a_save_into_another_config(tmp_path: Path) -> None:
     store = Store(tmp_path / "mine.json")
     with pytest.raises(HTTPException, match="hostile"):
         saving(store, gh200_seen=json.dumps({"name": "../hostile", "config": {}}))
@@ -197,24 +197,24 @@ def test_web_ui_a_save_that_fails_leaves_the_config_as_it_was(tmp_path: Path) ->
     assert not (tmp_path / "configs" / "broken.json").exists()
 
 
-def test_web_ui_save_stays_in_the_folder_of_configs(tmp_path: Path) -> None:
+def test_web_ui_save_stays_in_the_directory_of_configs(tmp_path: Path) -> None:
     store = Files(tmp_path / "configs" / "config.json")
     ConfigFiles(store).install(store)
-    for refused in (store.save_config, store.save_trainer_config):
-        with pytest.raises(HTTPException, match="out of the folder"):
-            refused("../x", {"a": 1})
+    for rejected in (store.save_config, store.save_trainer_config):
+        with pytest.raises(HTTPException, match="out of the directory"):
+            rejected("../x", {"a": 1})
     outside = Store(tmp_path / "configs" / ".." / "config.json")
     outside.config_dir = tmp_path / "configs"
-    with pytest.raises(HTTPException, match="out of the folder"):
+    with pytest.raises(HTTPException, match="out of the directory"):
         saving(outside)
 
 
-def test_web_ui_an_upstream_without_the_route_that_saves_is_refused() -> None:
+def test_web_ui_an_upstream_without_the_route_that_saves_is_rejected() -> None:
     with pytest.raises(GH200Error, match="0 routes that save"):
         _guard_saves(SimpleNamespace(router=APIRouter(), get_current_user=print))
 
 
-def test_web_ui_names_in_a_refusal_are_text(tmp_path: Path) -> None:
+def test_web_ui_names_in_a_rejection_are_text(tmp_path: Path) -> None:
     store = Store(tmp_path / "mine.json")
     store.path.write_text('{"<img src=x>": 2}')
     with pytest.raises(HTTPException, match="&lt;img src=x&gt;"):

@@ -1,4 +1,4 @@
-"""The staged bytes of one folder: sealed memory files without a name, read by all that attach."""
+"""The staged bytes of one directory: sealed memory files without a name, read by all that attach."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def create_arena(
 
 
 def attach(handle: Handle) -> SharedArena:
-    """Maps the arena of another process; OSError where the system refuses or that process has let go of it."""
+    """Maps the arena of another process; OSError where the system rejects or that process has let go of it."""
     wanted = [(handle.index, INDEX), (handle.flags, FLAGS), *((segment, DATA) for segment in handle.segments)]
     opened: list[int] = []
     try:

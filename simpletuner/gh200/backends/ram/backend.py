@@ -40,10 +40,10 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
     ) -> None:
         super().__init__(accelerator=accelerator, id=id, compress_cache=compress_cache)
         self.options = in_memory_options(options)
-        self._folder: StagedDirectory | None = None
+        self._directory: StagedDirectory | None = None
         self._new_files = NewFiles()
         if instance_data_dir is not None:
-            self._folder = self._staged_or_attached(os.path.abspath(instance_data_dir))
+            self._directory = self._staged_or_attached(os.path.abspath(instance_data_dir))
         if (known := staged()) is not None:
             known.backends.add(self)
             if known.others_write:
@@ -63,7 +63,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
 
     @property
     def _arena(self) -> SharedArena | None:
-        return self._folder.arena if self._folder is not None else None
+        return self._directory.arena if self._directory is not None else None
 
     def get_instance_representation(self) -> dict[str, Any]:
         """For a process of upstream's, which makes a local backend of it and writes to the disk."""
@@ -76,25 +76,25 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """As for a description: another process reads from the disk."""
         self.get_instance_representation()
-        return self.__dict__ | {"_folder": None}
+        return self.__dict__ | {"_directory": None}
 
     def compare_before_reads(self) -> None:
         """From here on nothing is read from RAM that is not the file on disk, in any process that shares it."""
-        if self._folder is not None:
-            self._folder.arena.compare_before_reads()
+        if self._directory is not None:
+            self._directory.arena.compare_before_reads()
 
     def _find(self, path: str) -> tuple[SharedArena, int] | None:
         """Where the file is in RAM; None where it is read from disk."""
-        folder = self._folder
-        number = None if folder is None else folder.find(path)
-        return None if folder is None or number is None else (folder.arena, number)
+        directory = self._directory
+        number = None if directory is None else directory.find(path)
+        return None if directory is None or number is None else (directory.arena, number)
 
     def is_staged(self, path: Any) -> bool:
         """Whether this file is read from RAM."""
         return self._find(listed(path)) is not None
 
     def _report_new(self, path: str) -> None:
-        self._new_files.report(self.id, self._folder, path)
+        self._new_files.report(self.id, self._directory, path)
 
     def read(self, filepath: Any, as_byteIO: bool = False) -> Any:
         path = listed(filepath)
@@ -157,8 +157,8 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
 
     def check_files(self) -> None:
         """Forgets and reports files that are no longer what was staged, for all processes that share them."""
-        if self._folder is not None and self._folder.arena.is_owned:
-            self._report_changes(self._folder.arena)
+        if self._directory is not None and self._directory.arena.is_owned:
+            self._report_changes(self._directory.arena)
 
     def _report_changes(self, arena: SharedArena) -> None:
         problems = forget_changed(arena)
@@ -166,7 +166,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
 
     def release(self) -> None:
         """Gives the RAM back; every read from here on is upstream's."""
-        self._folder = None
+        self._directory = None
 
     @property
     def staged_files(self) -> int:
@@ -189,17 +189,17 @@ def local_backend(config: Any, backend: Any, kind: type[GH200InMemoryBackend]) -
     try:
         return staged_backend(config, backend, known.options[name], known.entries[name], kind)
     except GH200Error as error:
-        # A folder or a limit that cannot be used is a bad setting; the death of another rank is not.
+        # A directory or a limit that cannot be used is a bad setting; the death of another rank is not.
         if known.exit_on_error and not isinstance(error, StagerEnded):
             stop(error)
         raise
 
 
 def watched_backend(config: Any, backend: Any, kind: type[GH200InMemoryBackend]) -> Any:
-    """A local dataset on a folder that another dataset holds in RAM: what it writes or deletes is forgotten there."""
-    folder = str(getattr(config, "instance_data_dir", "") or "").strip()
+    """A local dataset on a directory that another dataset holds in RAM: what it writes or deletes is forgotten there."""
+    directory = str(getattr(config, "instance_data_dir", "") or "").strip()
     known = staged()
-    if known is None or type(backend) is not upstream.LocalDataBackend or not known.overlaps(folder):
+    if known is None or type(backend) is not upstream.LocalDataBackend or not known.overlaps(directory):
         return backend
     return kind(backend.accelerator, backend.id, backend.compress_cache)
 
@@ -211,11 +211,11 @@ def staged_backend(
     entry: Mapping[str, Any],
     kind: type[GH200InMemoryBackend] = GH200InMemoryBackend,
 ) -> GH200InMemoryBackend:
-    folder = getattr(config, "instance_data_dir", "") or entry.get("instance_data_dir", "")
+    directory = getattr(config, "instance_data_dir", "") or entry.get("instance_data_dir", "")
     return kind(
         accelerator=backend.accelerator,
         id=backend.id,
         compress_cache=backend.compress_cache,
-        instance_data_dir=str(folder).strip(),
+        instance_data_dir=str(directory).strip(),
         options=options,
     )

@@ -1,4 +1,4 @@
-"""What one backend sees of an arena: its folder, under the name it was given and under its real one."""
+"""What one backend sees of an arena: its directory, under the name it was given and under its real one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StagedDirectory:
         return None if name is None else self.arena.lookup(name)
 
     def is_new(self, path: str) -> bool:
-        """Whether a file of the folder was not there when it was listed, under this name or another."""
+        """Whether a file of the directory was not there when it was listed, under this name or another."""
         name = self._name(os.path.normpath(path))
         if name is None or is_rewritten(os.path.basename(path)) or self.arena.index.number(name) is not None:
             return False
@@ -36,7 +36,7 @@ class StagedDirectory:
 
 
 def lies_in(inner: str, outer: str) -> bool:
-    """Both as real paths; a folder lies in itself."""
+    """Both as real paths; a directory lies in itself."""
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 

@@ -1,4 +1,4 @@
-"""Which files of a dataset folder are staged, and what the page cache may forget about them afterwards."""
+"""Which files of a dataset directory are staged, and what the page cache may forget about them afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...errors import GH200Error, printable
 # Upstream keeps these up to date while it runs; a copy would show one rank what another has replaced.
 _REWRITTEN_PREFIX = "aspect_ratio_bucket_"
 _REWRITTEN_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
-_SKIPPED_FOLDERS = frozenset(
+_SKIPPED_DIRECTORIES = frozenset(
     {".Spotlight-V100", ".Trashes", ".fseventsd", ".TemporaryItems", ".zfs", ".ipynb_checkpoints"}
 )
 
@@ -51,38 +51,38 @@ def is_rewritten(name: str) -> bool:
 
 
 def list_dataset(root: str | os.PathLike[str]) -> Listing:
-    """Walks the folder as upstream does: links are followed, a folder reached twice is taken once."""
+    """Walks the directory as upstream does: links are followed, a directory reached twice is taken once."""
     top = os.path.abspath(root)
     listing = Listing(top)
     numbers: dict[tuple[int, int], int] = {}
     seen: set[tuple[int, int]] = set()
     pending = [top]
     while pending:
-        folder = pending.pop()
+        directory = pending.pop()
         try:
-            identity = os.stat(folder)
+            identity = os.stat(directory)
             if (identity.st_dev, identity.st_ino) in seen:
                 continue
             seen.add((identity.st_dev, identity.st_ino))
-            with os.scandir(folder) as inside:
+            with os.scandir(directory) as inside:
                 entries = list(inside)
         except OSError as error:
-            if folder == top:
+            if directory == top:
                 raise _unusable(top, error) from error
-            listing.problems.append(f"{folder}: {error.strerror}")
+            listing.problems.append(f"{directory}: {error.strerror}")
             continue
         pending += reversed(_sort_out(entries, listing, numbers))
     return listing
 
 
 def _sort_out(entries: Sequence[os.DirEntry[str]], listing: Listing, numbers: dict[tuple[int, int], int]) -> list[str]:
-    """Adds the files of one folder to the listing; returns the folders below it."""
-    folders = set()
+    """Adds the files of one directory to the listing; returns the directories below it."""
+    directories = set()
     for entry in sorted(entries, key=lambda entry: entry.name):
         try:
             if entry.is_dir():
-                if entry.name not in _SKIPPED_FOLDERS:
-                    folders.add(entry.path)
+                if entry.name not in _SKIPPED_DIRECTORIES:
+                    directories.add(entry.path)
                 continue
             if is_rewritten(entry.name):
                 continue
@@ -96,8 +96,8 @@ def _sort_out(entries: Sequence[os.DirEntry[str]], listing: Listing, numbers: di
             if number == len(listing.files):
                 listing.files.append(SourceFile(entry.path, status.st_size, status.st_mtime_ns, *identity))
             listing.names.append((entry.path, number))
-    # In the system's order: of two names of a folder, upstream lists the files under the one it is given first.
-    return [entry.path for entry in entries if entry.path in folders]
+    # In the system's order: of two names of a directory, upstream lists the files under the one it is given first.
+    return [entry.path for entry in entries if entry.path in directories]
 
 
 def open_regular(path: str) -> int:
@@ -111,7 +111,7 @@ def open_regular(path: str) -> int:
 
 def _unusable(root: str, error: OSError) -> GH200Error:
     return GH200Error(
-        "The folder of an in-memory dataset cannot be read.",
+        "The directory of an in-memory dataset cannot be read.",
         where=printable(root),
         why=error.strerror or str(error),
         fix="check instance_data_dir and its permissions",

@@ -29,31 +29,31 @@ class StagedPath(str):
 
 
 def staged_path(arena: SharedArena, number: int, name: str) -> StagedPath:
-    """The name is kept, as openers judge by its end: a link to the descriptor, in a folder of its own."""
+    """The name is kept, as openers judge by its end: a link to the descriptor, in a directory of its own."""
     descriptor = memory_file(MEDIA)
-    folder = ""
+    directory = ""
     try:
         rest = memoryview(arena.read(number))
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        folder = tempfile.mkdtemp(prefix=f"{NAME}-{MEDIA}-")
-        link = os.path.join(folder, os.path.basename(name))
+        directory = tempfile.mkdtemp(prefix=f"{NAME}-{MEDIA}-")
+        link = os.path.join(directory, os.path.basename(name))
         # Not "self": a decoder may be a process of its own.
         os.symlink(f"/proc/{os.getpid()}/fd/{descriptor}", link)
     except BaseException:
-        _remove(descriptor, folder, os.getpid())
+        _remove(descriptor, directory, os.getpid())
         raise
     path = StagedPath(link)
-    weakref.finalize(path, _remove, descriptor, folder, os.getpid())
+    weakref.finalize(path, _remove, descriptor, directory, os.getpid())
     return path
 
 
-def _remove(descriptor: int, folder: str, pid: int) -> None:
+def _remove(descriptor: int, directory: str, pid: int) -> None:
     # A child made by fork has a copy of the path; what it leads to is its parent's.
     if os.getpid() == pid:
         os.close(descriptor)
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        if directory:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager

@@ -33,11 +33,11 @@ class StagedDatasets:
     def remember(self, name: str, options: InMemory, entry: dict[str, Any]) -> None:
         self.options[name], self.entries[name] = options, entry
 
-    def overlaps(self, folder: str) -> bool:
-        """Whether a folder lies in one that is held in RAM, or the other way round."""
-        given = [entry.get("instance_data_dir") for entry in self.entries.values()] if folder else []
+    def overlaps(self, directory: str) -> bool:
+        """Whether a directory lies in one that is held in RAM, or the other way round."""
+        given = [entry.get("instance_data_dir") for entry in self.entries.values()] if directory else []
         roots = [os.path.realpath(root.strip()) for root in given if isinstance(root, str) and root.strip()]
-        own = os.path.realpath(folder)
+        own = os.path.realpath(directory)
         return any(lies_in(own, root) or lies_in(root, own) for root in roots)
 
     def expect_other_writers(self) -> None:

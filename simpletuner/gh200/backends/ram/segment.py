@@ -87,7 +87,7 @@ class MemorySegment:
     ) -> Placed | None:
         before = os.fstat(source)
         if (before.st_size, before.st_mtime_ns) != (file.size, file.mtime_ns):
-            raise SourceChanged("changed since the folder was listed")
+            raise SourceChanged("changed since the directory was listed")
         if not file.size and os.pread(source, 1, 0):
             raise SourceChanged("its file system does not say how large it is")
         ratio = codec.ratio(_sample(source, file.size)) if codec is not None else 1.0

@@ -1,4 +1,4 @@
-"""Copies a dataset folder into RAM: a pool of threads, each appending whole files to a memory file of its own."""
+"""Copies a dataset directory into RAM: a pool of threads, each appending whole files to a memory file of its own."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Worker:
 
 
 def stage(dataset: str, root: str | os.PathLike[str], options: InMemory) -> SharedArena:
-    """Checks the limits, then reads the whole folder into a new arena; one log line at the end says what was done."""
+    """Checks the limits, then reads the whole directory into a new arena; one log line at the end says what was done."""
     try:
         return _stage(dataset, root, options)
     except (OSError, MemoryError, RuntimeError) as error:
@@ -135,7 +135,7 @@ def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory) -> Sha
         raise GH200Error(
             f'The in-memory dataset "{dataset}" has nothing to stage.',
             where=printable(listing.root),
-            why="; ".join(map(printable, listing.problems)) or "the folder holds no files besides caches",
+            why="; ".join(map(printable, listing.problems)) or "the directory holds no files besides caches",
             fix="check instance_data_dir",
         )
     limit = check_limits(dataset, listing, options, codec)

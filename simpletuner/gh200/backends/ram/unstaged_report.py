@@ -26,9 +26,9 @@ class NewFiles:
     def __init__(self) -> None:
         self._named: set[str] = set()
 
-    def report(self, dataset: str, folder: StagedDirectory | None, path: str) -> None:
+    def report(self, dataset: str, directory: StagedDirectory | None, path: str) -> None:
         named = self._named
-        if folder is None or len(named) > _MOST or path in named or not folder.is_new(path):
+        if directory is None or len(named) > _MOST or path in named or not directory.is_new(path):
             return
         named.add(path)
         text = printable(path) if len(named) <= _MOST else "further files, which are not named"

@@ -64,7 +64,7 @@ class TensorArena:
         self._retired: list[tuple[list[StorageWeakRef], Block, int, int]] = []
         self._payload = 0
         # Why there is no further block; asking again costs more than reading the entry from its file.
-        self._refused: str | None = None
+        self._rejected: str | None = None
         self.device = uvm.cuda_device()
         self._driver = self._managed_driver() if in_managed_memory else None
 
@@ -157,12 +157,12 @@ class TensorArena:
         return block, offset
 
     def _new_block(self, least: int) -> Block:
-        if self._refused is not None:
-            raise ArenaFull(self._refused)
+        if self._rejected is not None:
+            raise ArenaFull(self._rejected)
         try:
             return self._allocated(least)
         except ArenaFull as full:
-            self._refused = str(full)
+            self._rejected = str(full)
             raise
 
     def _allocated(self, least: int) -> Block:
@@ -177,7 +177,7 @@ class TensorArena:
                 raise ArenaFull(f"a block of {size} bytes does not fit: {tightest.name}, {tightest.bytes} bytes")
             block = Block(size, self._driver, self.device)
         except (CudaError, OSError) as error:
-            raise ArenaFull(f"a block of {size} bytes was refused: {error}") from error
+            raise ArenaFull(f"a block of {size} bytes was rejected: {error}") from error
         if self._driver is not None:
             self._advise(block, BLOCK_ADVICE, block.size)
             self._share_hbm(block)
@@ -229,7 +229,7 @@ class TensorArena:
             refs = [StorageWeakRef(view.untyped_storage()) for view in views]
             self._retired.append((refs, slot.block, slot.offset, size))
             self._payload -= slot.span
-            self._refused = None
+            self._rejected = None
 
     @property
     def leaving(self) -> int:

@@ -1,4 +1,4 @@
-"""Where the caches' files go: `cache_config.cache_dir` as the default parent, or a folder of this run only."""
+"""Where the caches' files go: `cache_config.cache_dir` as the default parent, or a directory of this run only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...state import StateHooks
 
 logger = logging.getLogger("gh200.cache")
 
-# dataset_type -> the key that names its cache folder, the kind of cache, and the folder below the parent
+# dataset_type -> the key that names its cache directory, the kind of cache, and the directory below the parent
 _VAE = ("cache_dir_vae", "vae")
 DIRECTORY_KEYS: dict[str, tuple[str, str]] = {
     "image": _VAE,
@@ -36,7 +36,7 @@ PRIVATE = "gh200-run-"
 
 
 class PrivateDirectory:
-    """The folder of one run, the same on every rank; removed when the run ends."""
+    """The directory of one run, the same on every rank; removed when the run ends."""
 
     def __init__(self, run: Run) -> None:
         parent = run.options.cache_dir
@@ -76,12 +76,12 @@ class PrivateDirectory:
             logger.info("GH200 caches: removed %s", self.path)
 
 
-# Keys of the training config that name a folder for a whole kind of cache.
+# Keys of the training config that name a directory for a whole kind of cache.
 _CONFIG_KEYS = {"cache_dir_vae": "vae", "cache_dir_text": "text"}
 
 
 class CacheDirectories(Overrides):
-    """On upstream's factory: the datasets it has added by itself are all there, and none of their folders is used yet.
+    """On upstream's factory: the datasets it has added by itself are all there, and none of their directories is used yet.
 
     The model family is part of the path, as in upstream's own default: latents of one model are wrong for another.
     """
@@ -100,7 +100,7 @@ class CacheDirectories(Overrides):
 
     @override
     def _ensure_text_embed_backends_present(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The entries upstream has added obey `cache_dir` too: the folder it gives them is nobody's wish.
+        """The entries upstream has added obey `cache_dir` too: the directory it gives them is nobody's wish.
 
         In place, because upstream goes on with its own list.
         """
@@ -120,30 +120,30 @@ class CacheDirectories(Overrides):
         return entries
 
     def with_directory(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """With a cache folder where it names none; a kind whose folder the config sets stays as it is."""
+        """With a cache directory where it names none; a kind whose directory the config sets stays as it is."""
         key, kind = DIRECTORY_KEYS.get(entry.get("dataset_type", "image"), ("", ""))
         if kind not in self._options.kinds:
             return entry
         name = entry.get("id", "")
-        in_config = f"the {kind} folder of the training config" if kind in self._set_in_the_config else None
+        in_config = f"the {kind} directory of the training config" if kind in self._set_in_the_config else None
         own = entry.get(key) or in_config
         if own or entry.get("type", "local") not in LOCAL_TYPES:
             left = f"{key} is {own}" if own else f"its type is {entry.get('type')}"
             kept = "" if self._options.persistent else "; its files stay after the run"
-            logger.info("GH200 caches: dataset %s keeps its own cache folder (%s)%s", name, left, kept)
+            logger.info("GH200 caches: dataset %s keeps its own cache directory (%s)%s", name, left, kept)
             return entry
         return entry | {key: str(self._parent / kind / self._model_family / name)}
 
 
 def _follow(entries: list[dict[str, Any]], old: str, new: str) -> None:
-    """A dataset of videos names the folder of the image embeddings that upstream makes for it."""
+    """A dataset of videos names the directory of the image embeddings that upstream makes for it."""
     for entry in entries:
         if entry.get(_EMBEDS_OF) == old:
             entry[_EMBEDS_OF] = new
 
 
 def directories_for_run(entries: list[dict[str, Any]], factory: Any) -> list[dict[str, Any]]:
-    """The dataset entries of the operator's list with their cache folders; those the factory adds get theirs later."""
+    """The dataset entries of the operator's list with their cache directories; those the factory adds get theirs later."""
     run = current()
     if run is None or not run.options.kinds or (run.options.persistent and run.options.cache_dir is None):
         return entries

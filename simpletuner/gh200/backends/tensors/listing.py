@@ -14,10 +14,10 @@ def samples_known(cache: Any) -> bool:
 
 def entries_of(cache: Any) -> list[str]:
     """The files of this rank's own samples where upstream says which they are, else all of the cache's directory."""
-    folder = getattr(cache, "cache_dir", None)
-    if not isinstance(folder, str) or not folder:
+    directory = getattr(cache, "cache_dir", None)
+    if not isinstance(directory, str) or not directory:
         return []
-    found = dict.fromkeys(_walk(os.path.abspath(folder)))
+    found = dict.fromkeys(_walk(os.path.abspath(directory)))
     samples = _samples(cache)
     shard = getattr(getattr(cache, "metadata_backend", None), "aspect_ratio_bucket_indices", None)
     if not isinstance(samples, dict) or not isinstance(shard, dict):

@@ -230,5 +230,5 @@ def _through_torch(file: int) -> Any:
     except Exception as error:
         # Whatever is wrong with it, upstream says it, in its own words, when training reads the file.
         raise Unreadable(
-            f"torch.load refuses it: {str(error).splitlines()[0][:200] if str(error) else error!r}"
+            f"torch.load rejects it: {str(error).splitlines()[0][:200] if str(error) else error!r}"
         ) from error

@@ -155,7 +155,7 @@ class CacheStore:
             except (NotPlain, ArenaFull) as reason:
                 for slot in slots:
                     arena.release(slot)
-                self.refused(reason)
+                self.rejected(reason)
                 return False
             self._enter(key, Entry(template, tuple(slots), arena, self._generation, signature))
             self._trim(sum(slot.span for slot in slots))
@@ -193,7 +193,7 @@ class CacheStore:
             if trim is not None:
                 trim(0)
 
-    def refused(self, reason: Exception) -> None:
+    def rejected(self, reason: Exception) -> None:
         full = isinstance(reason, ArenaFull)
         self.count("refused_full" if full else "refused_type")
         rest = "later entries are read from disk" if full else "such entries are read from disk every time"
@@ -235,7 +235,7 @@ class CacheStore:
             if self.admit_ahead(key, found, consumer, seen):
                 self.count("held_when_written")
         except ArenaFull as reason:
-            self.refused(reason)
+            self.rejected(reason)
         except (OSError, Unreadable) as error:
             logger.debug("GH200 caches: %s is not held: %s", key, error)
         finally:

@@ -52,7 +52,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("evicted_for_plain", "pressure", "plain cudaMalloc gets the HBM that managed pages hold"),
     Claim("evicted_intact", "pressure", "pages that had to leave HBM keep their bytes"),
     Claim("child_has_no_memory", "forked child", "a forked child does not inherit managed memory: it dies of touching it"),
-    Claim("child_calls_nothing", "forked child", "in a forked child our layer refuses instead of calling the driver"),
+    Claim("child_calls_nothing", "forked child", "in a forked child our layer rejects instead of calling the driver"),
     Claim("allocation_beyond_hbm", "scale", "managed memory beyond HBM is written by the GPU and read back right by the CPU"),
     Claim("to_device_speed", "bandwidth", "pinned copies to the GPU come near the 375 GB/s that others published"),
     Claim("to_host_speed", "bandwidth", "pinned copies from the GPU come near the 297 GB/s that others published"),

@@ -21,7 +21,7 @@ class GpuBusy(GH200Error):
     """Somebody else is using the GPU; nothing was allocated."""
 
 
-def refuse_busy(facts: Facts, machine: Machine, uuid: str, memory: tuple[int, int]) -> None:
+def reject_busy(facts: Facts, machine: Machine, uuid: str, memory: tuple[int, int]) -> None:
     """`memory` is free and total bytes as CUDA tells them."""
     gpu = next((gpu for gpu in facts.gpus.devices if gpu.uuid == uuid), None)
     reasons = [*_others(machine, uuid), *_used(gpu, memory)]

@@ -16,7 +16,7 @@ from .bench import Bench
 from .claims import Answer, judged
 
 CHILD_SECONDS = 20.0
-TOUCHED, REFUSED, CALLED = 0, 41, 42
+TOUCHED, REJECTED, CALLED = 0, 41, 42
 
 
 def machine(bench: Bench) -> Iterator[Answer]:
@@ -74,11 +74,11 @@ def forked_child(bench: Bench) -> Iterator[Answer]:
             try:
                 bench.driver.memory_info(bench.ordinal)
             except CudaError:
-                return REFUSED
+                return REJECTED
             return CALLED
 
         ended = _child(call)
-        yield judged("child_calls_nothing", ended == REFUSED, "our own error, no call", _spoken(ended))
+        yield judged("child_calls_nothing", ended == REJECTED, "our own error, no call", _spoken(ended))
 
 
 def _child(work: Callable[[], int]) -> int:
@@ -101,6 +101,6 @@ def _child(work: Callable[[], int]) -> int:
 def _spoken(ended: int) -> str:
     if ended < 0:
         return f"it ended by {signal.Signals(-ended).name}"
-    return {TOUCHED: "it read the memory", REFUSED: "refused", CALLED: "it called the driver"}.get(
+    return {TOUCHED: "it read the memory", REJECTED: "rejected", CALLED: "it called the driver"}.get(
         ended, f"exit {ended}"
     )

@@ -72,14 +72,14 @@ def config_preflight(facts: Facts) -> Result:
 
 
 @CONFIG.check(
-    FAIL, "Are its folders and files there?",
+    FAIL, "Are its directories and files there?",
     "create or mount them, or correct the path; relative ones start at the working directory",
 )  # fmt: skip
 def config_paths(facts: Facts) -> Result:
     config = _given(facts)
     if config.missing:
         return Result(FAIL, "; ".join(config.missing))
-    return Result(PASS, ", ".join(item.folder for item in config.datasets) or "no local dataset folder")
+    return Result(PASS, ", ".join(item.folder for item in config.datasets) or "no local dataset directory")
 
 
 @CONFIG.check(
@@ -93,7 +93,7 @@ def config_datasets(facts: Facts) -> Result:
     if not staged:
         return Result(SKIP, "no dataset of type in_memory")
     if not any(item.files for item in staged):
-        return Result(SKIP, "no folder of an in-memory dataset has files (see config_paths)")
+        return Result(SKIP, "no directory of an in-memory dataset has files (see config_paths)")
     room, need = facts.host.room_bytes, sum(item.estimated_bytes for item in staged)
     wrong, partial = staging_problems(staged, room)
     if wrong:

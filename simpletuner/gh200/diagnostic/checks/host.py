@@ -132,7 +132,7 @@ def free_memory(facts: Facts) -> Result:
 
 
 @HOST.check(
-    FAIL, "Does a control group limit the memory?",
+    FAIL, "Does a cgroup limit the memory?",
     "raise the job's or container's memory (docker --memory, Slurm --mem, the pod's limits.memory)",
 )  # fmt: skip
 def cgroup_memory(facts: Facts) -> Result:
@@ -140,7 +140,7 @@ def cgroup_memory(facts: Facts) -> Result:
     if not groups:
         return Result(PASS, "no limit")
     tightest = min(groups, key=lambda group: group.limit_bytes - group.used_bytes)
-    rooms = [room.bytes for room in facts.host.rooms if room.kind == "control group"]
+    rooms = [room.bytes for room in facts.host.rooms if room.kind == "cgroup"]
     room = min(rooms, default=tightest.limit_bytes - tightest.used_bytes)
     limit, used = gb(tightest.limit_bytes), gb(tightest.used_bytes)
     shown = f"{tightest.name} is limited to {limit}, {used} used; a run may take {gb(room)}"

@@ -82,7 +82,7 @@ def beyond_hbm(facts: Facts) -> Result:
     torch = facts.software.torch
     if torch is None or torch.error or not torch.cuda:
         return Result(SKIP, beyond.text)
-    return Result(WARN, f"{beyond.text}: managed_memory would be refused")
+    return Result(WARN, f"{beyond.text}: managed_memory would be rejected")
 
 
 @SOFTWARE.check(
@@ -160,7 +160,7 @@ def allocator_config(facts: Facts) -> Result:
         shown = "; ".join(
             f"{name}={given.get(name, '')}: {text[:200]}" for name, text in software.refused_allocator_settings.items()
         )
-        return Result(FAIL, f"this torch refuses {shown}")
+        return Result(FAIL, f"this torch rejects {shown}")
     if software.problems:
         return Result(SKIP, "; ".join(f"{name}: {text}" for name, text in software.problems.items()))
     return Result(PASS, ", ".join(f"{name}={value}" for name, value in given.items()))

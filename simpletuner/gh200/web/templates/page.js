@@ -35,8 +35,8 @@
   };
 
   // Upstream's own message is gone after three seconds. Ours stays until the next save; the server has made it safe to show.
-  const tellRefusal = async (response) => {
-    document.querySelector("[data-gh200-refused]")?.remove();
+  const tellRejection = async (response) => {
+    document.querySelector("[data-gh200-rejected]")?.remove();
     const place = document.getElementById("validation-results");
     if (response.ok || !place) return;
     const detail = await response.clone().json().then((answer) => answer.detail, () => "");
@@ -44,7 +44,7 @@
     const told = document.createElement("div");
     told.className = "alert alert-danger";
     told.setAttribute("role", "alert");
-    told.dataset.gh200Refused = "";
+    told.dataset.gh200Rejected = "";
     told.innerHTML = detail;
     place.append(told);
   };
@@ -57,7 +57,7 @@
     const response = await upstreamFetch(input, options);
     if (save) {
       replaces = response.headers.get("X-GH200-On-Disk") || "";
-      await tellRefusal(response);
+      await tellRejection(response);
     }
     const config = /^\/api\/configs\/[^/]+$/.test(address.pathname) && address.searchParams.has("t");
     if (config && method === "GET" && response.ok) await remember(response);

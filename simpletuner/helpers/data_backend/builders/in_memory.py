@@ -10,7 +10,7 @@ from simpletuner.helpers.data_backend.builders.local import LocalBackendBuilder
 
 
 class InMemoryBackendBuilder(LocalBackendBuilder):  # type: ignore[misc]
-    """Builds the local backend upstream would build, then stages its folder."""
+    """Builds the local backend upstream would build, then stages its directory."""
 
     def _create_backend(self, config: Any) -> Any:
         return staged_backend(config, super()._create_backend(config), config.config.get(IN_MEMORY), config.config)

@@ -1,4 +1,4 @@
-"""Staging a real folder into RAM, and the arena it becomes: contents, sharing between processes, bad input."""
+"""Staging a real directory into RAM, and the arena it becomes: contents, sharing between processes, bad input."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_somebody_else_may_write_is_compared_in_every_process(tree: Path) -
         assert get(one, tree / "photo.jpg") == (tree / "photo.jpg").read_bytes()
 
 
-def test_sealed_memory_refuses_every_change(tree: Path) -> None:
+def test_sealed_memory_rejects_every_change(tree: Path) -> None:
     arena = stage("x", tree, InMemory())
     handle = arena.handle()
     # One thread may have been quick enough to stage everything.
@@ -203,14 +203,16 @@ def test_files_that_change_after_staging_are_forgotten_and_named(tree: Path) -> 
 
 
 def test_where_sendfile_is_not_possible_the_file_is_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
+    def reject(*_: object) -> int:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(staging_segment.os, "sendfile", refuse)
+    monkeypatch.setattr(staging_segment.os, "sendfile", reject)
     assert get(stage("x", tree, InMemory()), tree / "photo.jpg") == (tree / "photo.jpg").read_bytes()
 
 
-def test_a_dataset_over_the_limit_is_refused_before_the_first_byte(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_over_the_limit_is_rejected_before_the_first_byte(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("simpletuner.gh200.backends.ram.staging.Worker", None)
     for compression in (None, "lz4"):
         with pytest.raises(OverMemoryLimit, match="100.0 KB may be used"):
@@ -247,7 +249,7 @@ def test_a_sparse_file_larger_than_ram(tree: Path, compression: str | None) -> N
     assert arena.files == 7 and arena.find(str(tree / "huge.mp4")) is None
 
 
-def test_missing_empty_and_forbidden_folders(tmp_path: Path) -> None:
+def test_missing_empty_and_forbidden_directories(tmp_path: Path) -> None:
     (tmp_path / "only-caches").mkdir()
     (tmp_path / "only-caches/a.pt").write_bytes(b"x")
     (tmp_path / "file").write_bytes(b"x")
@@ -276,7 +278,7 @@ def unprivileged(action: Callable[[], object]) -> str:
         return answer.read()
 
 
-def test_a_folder_without_permission(tree: Path) -> None:
+def test_a_directory_without_permission(tree: Path) -> None:
     tree.chmod(0)
     said = unprivileged(lambda: stage("x", tree, InMemory()))
     tree.chmod(0o700)

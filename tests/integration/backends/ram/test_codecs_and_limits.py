@@ -53,15 +53,15 @@ def test_a_codec_that_is_not_installed_names_its_package(name: str, module: str,
     assert done.returncode == 1 and f"pip install {package}" in done.stderr
 
 
-def system(folder: Path, cgroup: str, files: dict[str, str], available_kb: int = 90_000_000) -> dict[str, Path]:
-    proc, groups = folder / "proc", folder / "cgroup"
+def system(directory: Path, cgroup: str, files: dict[str, str], available_kb: int = 90_000_000) -> dict[str, Path]:
+    proc, groups = directory / "proc", directory / "cgroup"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text(f"MemTotal: 100000000 kB\nMemFree: 1 kB\nMemAvailable: {available_kb} kB\n")
     (proc / "self/cgroup").write_text(cgroup)
     for name, text in files.items():
         (groups / name).parent.mkdir(parents=True, exist_ok=True)
         (groups / name).write_text(text)
-    return {"proc": proc, "cgroup": groups, "nodes": folder / "node"}
+    return {"proc": proc, "cgroup": groups, "nodes": directory / "node"}
 
 
 def test_free_memory_leaves_headroom(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_operators_own_limit_is_taken_at_its_word(tmp_path: Path) -> None:
     assert memory_limits(0.5, **system(tmp_path, "", {}))[0].bytes == GB // 2
 
 
-def test_the_refusal_shows_need_limit_and_help() -> None:
+def test_the_rejection_shows_need_limit_and_help() -> None:
     limit = Limit("operator", "what the operator says", GB)
     text = str(over_limit("photos", 3 * GB, limit, estimated=False, compressed=False))
     for part in ("photos", "3.000 GB", "1.000 GB", "raise in_memory.memory_limit_gb", '"partial"', "compression"):
@@ -146,13 +146,13 @@ def _order(key: str) -> int:
     return names.index(key) if key in names else len(names)
 
 
-def node_tree(folder: Path, cpus: dict[int, str], memory: str) -> Path:
-    (folder / "has_cpu").write_text(",".join(str(node) for node in cpus))
-    (folder / "has_memory").write_text(memory)
+def node_tree(directory: Path, cpus: dict[int, str], memory: str) -> Path:
+    (directory / "has_cpu").write_text(",".join(str(node) for node in cpus))
+    (directory / "has_memory").write_text(memory)
     for node, listed in cpus.items():
-        (folder / f"node{node}").mkdir()
-        (folder / f"node{node}/cpulist").write_text(listed)
-    return folder
+        (directory / f"node{node}").mkdir()
+        (directory / f"node{node}/cpulist").write_text(listed)
+    return directory
 
 
 def test_gpu_memory_is_the_nodes_without_cpus(tmp_path: Path) -> None:

@@ -169,10 +169,10 @@ def test_an_attach_that_fails_reads_from_disk_with_the_reason(
     owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     held = ask(owner, root, lambda: staged(root))
 
-    def refused(handle: object) -> None:
+    def rejected(handle: object) -> None:
         raise error
 
-    monkeypatch.setattr(sharing, "attach", refused)
+    monkeypatch.setattr(sharing, "attach", rejected)
     assert held is not None and ask(other, root, never) is None
     assert "reading from disk" in caplog.text and str(error) in caplog.text
 

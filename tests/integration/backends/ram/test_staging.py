@@ -78,11 +78,11 @@ def test_fleet_a_link_more_or_other_rights_are_no_change(tmp_path: Path, monkeyp
 
 @contextmanager
 def no_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def refuse(path: str) -> int:
+    def reject(path: str) -> int:
         raise AssertionError(f"{path} is read")
 
     with monkeypatch.context() as patch:
-        patch.setattr("simpletuner.gh200.backends.ram.invalidation.open_regular", refuse)
+        patch.setattr("simpletuner.gh200.backends.ram.invalidation.open_regular", reject)
         yield
 
 
@@ -249,7 +249,7 @@ def test_fleet_free_memory_that_shrinks_while_staging_is_seen(
     assert 0 < arena.files < 40 and "did not fit" in caplog.text and "free memory of the machine" in caplog.text
 
 
-def test_fleet_a_folder_with_everything_in_it(tmp_path: Path) -> None:
+def test_fleet_a_directory_with_everything_in_it(tmp_path: Path) -> None:
     """Links in circles, pipes, sockets, devices, holes, names that are no text: staged is what can be read, and the log says so."""
     root, log = tmp_path / "data", tmp_path / "run.log"
     make(root, 2)
@@ -330,18 +330,20 @@ def test_names_with_control_characters_are_escaped_in_the_log(tmp_path: Path, ca
 def test_a_name_that_was_not_listed_is_told_from_one_that_is_on_disk(tmp_path: Path) -> None:
     files = make(tmp_path / "data", 3, 50_000)
     arena = stage("x", tmp_path / "data", InMemory(on_limit="partial", memory_limit_gb=62e-6, num_workers=1))
-    folder = StagedDirectory(arena, str(tmp_path / "data"))
+    directory = StagedDirectory(arena, str(tmp_path / "data"))
     assert arena.files == 1 and [arena.find(str(path)) is None for path in files] == [False, True, True]
     (tmp_path / "data/latent.pt").write_bytes(b"x")
     (tmp_path / "outside").write_bytes(b"x")
     (tmp_path / "data/link").symlink_to(".")
     known = [*files, tmp_path / "data/latent.pt", tmp_path / "outside", tmp_path / "data/none"]
-    assert not any(folder.is_new(str(path)) for path in known) and not folder.is_new(f"{tmp_path}/data/link/00000.bin")
+    assert not any(directory.is_new(str(path)) for path in known) and not directory.is_new(
+        f"{tmp_path}/data/link/00000.bin"
+    )
     (tmp_path / "data/new.bin").write_bytes(b"x")
-    assert folder.is_new(str(tmp_path / "data/new.bin")) and folder.is_new(f"{tmp_path}/data/./new.bin")
+    assert directory.is_new(str(tmp_path / "data/new.bin")) and directory.is_new(f"{tmp_path}/data/./new.bin")
     files[0].write_bytes(b"other")
     forget_changed(arena)
-    assert not folder.is_new(str(files[0]))
+    assert not directory.is_new(str(files[0]))
 
 
 def test_fleet_small_sizes_are_shown_in_small_units(tmp_path: Path) -> None:
@@ -380,10 +382,10 @@ def test_fleet_a_thread_that_cannot_be_started_is_one_clear_error(
 ) -> None:
     make(tmp_path, 4)
 
-    def refuse(*_: object) -> None:
+    def reject(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", reject)
     with pytest.raises(StagingFailed, match="new thread; a limit of the shell is in the way .ulimit -u"):
         stage("x", tmp_path, InMemory(num_workers=4))
 
@@ -407,15 +409,15 @@ def test_fleet_a_rank_keeps_nothing_per_file_for_itself(tmp_path: Path) -> None:
     assert held / len(files) < 30
 
 
-def test_fleet_a_folder_is_read_under_its_own_name_and_its_real_one(tmp_path: Path) -> None:
+def test_fleet_a_directory_is_read_under_its_own_name_and_its_real_one(tmp_path: Path) -> None:
     files = make(tmp_path / "data", 3)
     (tmp_path / "alias").symlink_to(tmp_path / "data")
     arena = stage("x", tmp_path / "data", InMemory())
-    folder = StagedDirectory(arena, str(tmp_path / "alias"))
+    directory = StagedDirectory(arena, str(tmp_path / "alias"))
     for path in (tmp_path / "alias" / files[1].name, files[1]):
-        number = folder.find(str(path))
+        number = directory.find(str(path))
         assert number is not None and arena.read(number) == files[1].read_bytes()
-    assert folder.find(str(tmp_path / "other")) is None
+    assert directory.find(str(tmp_path / "other")) is None
     assert lies_in("/a/b", "/a") and lies_in("/a", "/a") and not lies_in("/ab", "/a") and lies_in("/a", "/")
 
 
@@ -439,9 +441,9 @@ def test_fleet_a_path_leads_to_the_staged_bytes_for_another_process_too(
         os._exit(0)
     os.wait()
     assert Path(path).exists()
-    folder = Path(path).parent
+    directory = Path(path).parent
     del path, told
-    assert not folder.exists()
+    assert not directory.exists()
     # The thread that gives the page cache back opens and closes files meanwhile.
     assert not any("-media" in link for link in map(_link, Path("/proc/self/fd").iterdir()))
 

@@ -1,4 +1,4 @@
-"""The header reader beside PIL: plain, turned, odd and rotten pictures; and the processes that run it."""
+"""The header reader beside PIL: plain, turned, odd and rotten images; and the processes that run it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def by_pil(data: bytes) -> tuple[tuple[int, int], str | None] | None:
-    """What upstream asks PIL for a picture's size, in the same words."""
+    """What upstream asks PIL for an image's size, in the same words."""
     with warnings.catch_warnings(action="ignore"):
         try:
             with Image.open(io.BytesIO(data)) as image:
@@ -39,7 +39,7 @@ def ours(data: bytes) -> tuple[tuple[int, int], str | None] | None:
     return (found.size, found.format) if found.size is not None else None
 
 
-def picture(rng: random.Random) -> bytes:
+def image(rng: random.Random) -> bytes:
     kind = rng.choice(["JPEG", "JPEG", "PNG", "PNG", "WEBP", "WEBP", "GIF", "BMP", "TIFF"])
     modes = {"JPEG": ["RGB", "L", "CMYK"], "WEBP": ["RGB", "RGBA"], "PNG": ["RGB", "RGBA", "L", "P", "1"]}.get(
         kind, ["RGB"]
@@ -88,10 +88,10 @@ def rotten(rng: random.Random, data: bytes) -> bytes:
     return bytes(damaged)
 
 
-def test_headers_are_what_pil_says_of_plain_turned_and_odd_pictures() -> None:
+def test_headers_are_what_pil_says_of_plain_turned_and_odd_images() -> None:
     rng = random.Random(1)
-    pictures = [picture(rng) for _ in range(300)]
-    assert [ours(data) for data in pictures] == [by_pil(data) for data in pictures]
+    images = [image(rng) for _ in range(300)]
+    assert [ours(data) for data in images] == [by_pil(data) for data in images]
 
 
 def test_headers_of_plain_jpegs_need_no_pil_and_no_png_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,10 +117,10 @@ def test_headers_of_a_png_with_its_orientation_behind_the_pixels() -> None:
     assert ours(moved) == by_pil(moved) == ((20, 30), "PNG")
 
 
-def test_headers_of_rotten_pictures_are_what_pil_says() -> None:
+def test_headers_of_rotten_images_are_what_pil_says() -> None:
     rng = random.Random(2)
-    pictures = [picture(rng) for _ in range(100)]
-    damaged = [rotten(rng, rng.choice(pictures)) for _ in range(2000)]
+    images = [image(rng) for _ in range(100)]
+    damaged = [rotten(rng, rng.choice(images)) for _ in range(2000)]
     assert [data for data in damaged if ours(data) != by_pil(data)] == []
 
 
@@ -135,24 +135,25 @@ def test_a_png_whose_body_is_rotten_is_a_problem_as_for_pil_and_a_jpeg_is_not() 
         assert ours(bytes(data)) == by_pil(bytes(data)), kind
 
 
-def test_what_is_no_picture_is_named_and_never_waited_for(tmp_path: Path) -> None:
+def test_what_is_no_image_is_named_and_never_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "empty.png").touch()
-    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "directory.png").mkdir()
     answers = {
-        name: image_headers.header(str(tmp_path / name)) for name in ("pipe.png", "empty.png", "folder.png", "none.png")
+        name: image_headers.header(str(tmp_path / name))
+        for name in ("pipe.png", "empty.png", "directory.png", "none.png")
     }
     assert all(found.size is None and found.problem for found in answers.values()), answers
     assert answers["none.png"].problem == "cannot be read: No such file or directory"
     assert image_headers.header("with\0zero").problem
 
 
-def make(folder: Path, count: int) -> list[str]:
+def make(directory: Path, count: int) -> list[str]:
     for number in range(7):
-        Image.new("RGB", (10 + number, 20)).save(folder / f"original-{number}.jpg")
-    paths = [str(folder / f"{number:05}.jpg") for number in range(count)]
+        Image.new("RGB", (10 + number, 20)).save(directory / f"original-{number}.jpg")
+    paths = [str(directory / f"{number:05}.jpg") for number in range(count)]
     for number, path in enumerate(paths):
-        os.link(folder / f"original-{number % 7}.jpg", path)
+        os.link(directory / f"original-{number % 7}.jpg", path)
     return paths
 
 

@@ -24,8 +24,8 @@ from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.runtime import end
 from simpletuner.gh200.state import StateHooks
-from tests.cuda_sim.stand_in import Machine, read_log
-from tests.support.unified_lab import FolderBackend, tiered, unified
+from tests.cuda_sim.processes import Machine, read_log
+from tests.support.unified_lab import DirectoryBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +36,13 @@ def _one_run() -> Iterator[None]:
     begin_memory_run(CacheOptions())
 
 
-def held(folder: Path, value: Any, name: str = "latent.pt") -> Any:
-    torch.save(value, folder / name)
-    return tiered(FolderBackend()).torch_load(str(folder / name))
+def held(directory: Path, value: Any, name: str = "latent.pt") -> Any:
+    torch.save(value, directory / name)
+    return tiered(DirectoryBackend()).torch_load(str(directory / name))
 
 
-def placed(folder: Path, value: Any, name: str = "latent.pt") -> Any:
-    found = held(folder, value, name)
+def placed(directory: Path, value: Any, name: str = "latent.pt") -> Any:
+    found = held(directory, value, name)
     other = cache_sites.placed_latent(found)
     return found if other is None else other
 
@@ -96,7 +96,7 @@ ON_THE_DRIVER = """
 import torch
 from gh200_lab.memory_run import begin_memory_run, held, store
 from simpletuner.gh200.runtime import end
-from tests.support.unified_lab import FolderBackend, tiered, unified
+from tests.support.unified_lab import DirectoryBackend, tiered, unified
 from simpletuner.gh200.backends.tensors import hooks as cache_sites
 from simpletuner.gh200.memory import hints as uvm
 def load(backend, n, size=40_000):
@@ -124,7 +124,7 @@ def test_unified_prefetch_is_one_call_a_batch_and_the_reader_comes_after(
         ON_THE_DRIVER
         + """
 begin_memory_run(unified())
-backend = tiered(FolderBackend())
+backend = tiered(DirectoryBackend())
 latents = [load(backend, n) for n in range(6)]
 trained()
 for epoch in range(3):
@@ -154,7 +154,7 @@ def test_unified_prefetch_of_neighbours_is_one_range(machine: Machine) -> None:
         ON_THE_DRIVER
         + """
 begin_memory_run(unified())
-backend = tiered(FolderBackend())
+backend = tiered(DirectoryBackend())
 latents = [load(backend, n) for n in range(4)]
 trained()
 collated(latents)
@@ -170,14 +170,14 @@ def test_unified_prefetch_steps_back_while_a_batch_is_still_moving(machine: Mach
         ON_THE_DRIVER
         + """
 begin_memory_run(unified())
-backend = tiered(FolderBackend())
+backend = tiered(DirectoryBackend())
 latents = [load(backend, n) for n in range(4)]
 trained()
 for latent in latents:
     collated([latent])
 assert prefetches() == {"applied": 1, "stepped_back": 3}
 begin_memory_run(unified(access_pattern="cpu_first"))
-backend = tiered(FolderBackend())
+backend = tiered(DirectoryBackend())
 collated([load(backend, 9)])
 assert "cache_prefetch" not in uvm.current().report()["hints"]
 """,
@@ -202,7 +202,7 @@ def test_unified_gpu_first_takes_of_hbm_what_training_leaves_less_a_margin(machi
         + f"""
 begin_memory_run(unified())
 whole = free()
-backend = tiered(FolderBackend())
+backend = tiered(DirectoryBackend())
 latents = [load(backend, n, MIB) for n in range(14)]
 assert free() == whole, "admission takes nothing that upstream would measure"
 collated(latents[:4])
@@ -236,7 +236,7 @@ def test_unified_share_of_hbm_is_measured_after_training_took_its_own(machine: M
         + FREE
         + """
 begin_memory_run(unified(access_pattern="balanced"))
-backend = tiered(FolderBackend())
+backend = tiered(DirectoryBackend())
 latents = [load(backend, n, MIB) for n in range(4)]
 cache_sites.micro_batch_begins(0)
 with load_driver().on_device(0):
@@ -267,7 +267,7 @@ begun = runtime.begin(settings, CacheOptions.from_settings(settings))
 assert "cpu_first instead of gpu_first" in begun.on[runtime.HINTS] and "CDMM" in begun.on[runtime.HINTS], begun.on
 begin_memory_run(unified())
 whole = free()
-backend = tiered(FolderBackend())
+backend = tiered(DirectoryBackend())
 latents = [load(backend, n) for n in range(4)]
 trained()
 collated(latents)
@@ -289,7 +289,7 @@ def test_unified_managed_caches_obey_the_ratio_and_end_in_order(machine: Machine
         ON_THE_DRIVER
         + """
 begin_memory_run(unified(oversubscription_ratio=2.0))
-vae, text = (tiered(FolderBackend(kind), kind) for kind in ("vae", "text"))
+vae, text = (tiered(DirectoryBackend(kind), kind) for kind in ("vae", "text"))
 for n in range(8):
     assert load(vae, n, 1 << 16).eq(n).all() and load(text, 100 + n, 1 << 16).eq(100 + n).all()
 report = held().report()["caches"]
@@ -324,7 +324,7 @@ def test_unified_cache_dir_is_the_parent_where_none_is_set(caplog: pytest.LogCap
         (None, None),
         (None, None),
     ]
-    assert "own keeps its own cache folder" in caplog.text and "far keeps" in caplog.text
+    assert "own keeps its own cache directory" in caplog.text and "far keeps" in caplog.text
     assert "cache_dir_vae" not in ENTRIES[0]
     StateHooks.set_raw_config({"cache_dir_text": "words"})
     assert "cache_dir" not in cache_dirs.directories_for_run(ENTRIES, Factory())[2]
@@ -376,20 +376,20 @@ def test_warm_cache_datasets_upstream_makes_by_itself_obey_cache_dir(
         end()
 
 
-def test_unified_run_private_folder_is_said_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unified_run_private_directory_is_said_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     begin_memory_run(unified(cache_dir=str(tmp_path), persistent=False))
     photos = cache_dirs.directories_for_run(ENTRIES, Factory())[0]
-    folder = Path(photos["cache_dir_vae"])
-    folder.mkdir(parents=True)
-    torch.save(torch.ones(2), folder / "x.pt")
+    directory = Path(photos["cache_dir_vae"])
+    directory.mkdir(parents=True)
+    torch.save(torch.ones(2), directory / "x.pt")
     (private,) = tmp_path.iterdir()
-    assert folder.is_relative_to(private) and str(private) in caplog.text and "its files stay" in caplog.text
+    assert directory.is_relative_to(private) and str(private) in caplog.text and "its files stay" in caplog.text
     end()
     assert not list(tmp_path.iterdir())
 
 
-def test_unified_run_private_folder_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_unified_run_private_directory_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     code = (
         "import os, sys; from gh200_lab.memory_run import begin_memory_run;"
         "from simpletuner.gh200.backends.tensors.directories import PrivateDirectory;"

@@ -19,7 +19,7 @@ from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory.transfer_paths import Way
 from simpletuner.gh200.preflight.config import latent_batch
 from simpletuner.gh200.runtime import end
-from tests.support.unified_lab import FolderBackend, tiered, unified
+from tests.support.unified_lab import DirectoryBackend, tiered, unified
 
 MB = 1 << 20
 
@@ -60,7 +60,7 @@ def test_cache_placement_measures_nothing_on_a_cpu(asked: Any, tmp_path: Path) -
     placement.measure = lambda *_: pytest.fail("measured")
     hooks.device_known(run, torch.device("cpu"), MB, 4)
     torch.save(torch.ones(8), tmp_path / "x.pt")
-    latent = tiered(FolderBackend()).torch_load(str(tmp_path / "x.pt"))
+    latent = tiered(DirectoryBackend()).torch_load(str(tmp_path / "x.pt"))
     assert hooks.placed_latent(latent) is latent and hooks.moved_together([latent])[0] is latent
     assert not held().report()["caches"]["managed"] and held().batches is None
     assert "no GPU" in run.snapshot()["measured"]["Cache placement"]["reason"]
@@ -73,7 +73,7 @@ def test_cache_placement_is_not_asked_for_without_a_held_cache() -> None:
 
 
 @pytest.mark.parametrize("value", ["ram", "", 1, True, ["pinned"], "Pinned"])
-def test_cache_placement_refuses_other_words(value: Any) -> None:
+def test_cache_placement_rejects_other_words(value: Any) -> None:
     with pytest.raises(SettingsError, match=r"cache_config.placement"):
         read_settings({"cache_config": {"placement": value}}, {})
 
@@ -125,7 +125,7 @@ def test_cache_placement_held_entries_give_way_when_pools_grow(
     caches, pools = store(), [0]
     caches._budget = CacheBudget(None, 64 * MB, lambda: pools[0])
     caches.arena("device")._block_size = 4 * MB
-    backend = FolderBackend()
+    backend = DirectoryBackend()
     tier = tiered(backend)
     for number in range(16):
         torch.save(torch.full((2 * MB,), number, dtype=torch.uint8), tmp_path / f"{number}.pt")

@@ -27,8 +27,8 @@ from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.runtime import end
-from tests.cuda_sim.stand_in import Machine
-from tests.support.unified_lab import Folder, FolderBackend, tiered, unified
+from tests.cuda_sim.processes import Machine
+from tests.support.unified_lab import Directory, DirectoryBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -49,20 +49,20 @@ REGISTERED: dict[str, dict[str, Any]] = {}
 class TextCache:
     """As upstream's: made after its backend, and found where its dataset is registered."""
 
-    def __init__(self, folder: Path, backend: Any, kind: str = "text") -> None:
+    def __init__(self, directory: Path, backend: Any, kind: str = "text") -> None:
         self.backend = self.data_backend = self.cache_data_backend = tiered(backend, kind)
-        self.cache_dir = str(folder)
+        self.cache_dir = str(directory)
         module = SimpleNamespace(StateTracker=SimpleNamespace(data_backends=REGISTERED))
         sys.modules["simpletuner.helpers.training.state_tracker"] = module  # type: ignore[assignment]
         key = {"text": "text_embed_cache", "vae": "vaecache"}[kind]
         REGISTERED[str(len(REGISTERED))] = {key: self}
 
 
-def filled(folder: Path, count: int, size: int = 64) -> list[str]:
-    folder.mkdir(exist_ok=True)
+def filled(directory: Path, count: int, size: int = 64) -> list[str]:
+    directory.mkdir(exist_ok=True)
     paths = []
     for number in range(count):
-        paths.append(str(folder / f"{number:05d}.pt"))
+        paths.append(str(directory / f"{number:05d}.pt"))
         with open(paths[-1], "wb") as file:
             torch.save({"n": number, "latents": torch.full((size,), float(number))}, file)
     return paths
@@ -80,7 +80,7 @@ def caches() -> dict[str, Any]:
 
 
 def test_preload_reads_everything_before_anybody_asks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 50)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 50)
     cache = TextCache(tmp_path / "cache", backend)
     with caplog.at_level(logging.INFO, "gh200"):
         report = read_ahead(cache)
@@ -95,7 +95,7 @@ def test_preload_reads_everything_before_anybody_asks(tmp_path: Path, caplog: py
 
 def test_preload_false_reads_nothing_ahead(tmp_path: Path) -> None:
     begin_memory_run(unified(preload=False))
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 3)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 3)
     cache = TextCache(tmp_path / "cache", backend)
     cache_sites.training_begins()
     assert held().preload is None
@@ -106,7 +106,7 @@ def test_preload_false_reads_nothing_ahead(tmp_path: Path) -> None:
 def test_preload_leaves_switched_off_caches_alone(tmp_path: Path) -> None:
     filled(tmp_path / "cache", 3)
     begin_memory_run(CacheOptions(kinds=frozenset({"vae"}), hints=True))
-    TextCache(tmp_path / "cache", FolderBackend())
+    TextCache(tmp_path / "cache", DirectoryBackend())
     assert held().preload is None
 
 
@@ -114,9 +114,9 @@ def test_preload_two_caches_and_compressed_files(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "one", 5), filled(tmp_path / "two", 7)
     for path in two:
         Path(path).write_bytes(gzip.compress(Path(path).read_bytes()))
-    packed = FolderBackend("packed")
+    packed = DirectoryBackend("packed")
     packed.compress_cache = True  # type: ignore[attr-defined]
-    caches_ = [TextCache(tmp_path / "one", FolderBackend()), TextCache(tmp_path / "two", packed, "vae")]
+    caches_ = [TextCache(tmp_path / "one", DirectoryBackend()), TextCache(tmp_path / "two", packed, "vae")]
     report = read_ahead(*caches_)
     assert report["how"] == {"straight": 5, "unpacked": 7}
     assert caches_[1].backend.torch_load(two[3])["n"] == 3 and caches_[0].backend.torch_load(one[4])["n"] == 4
@@ -126,8 +126,8 @@ def test_preload_two_caches_and_compressed_files(tmp_path: Path) -> None:
 class LatentCache(TextCache):
     """As upstream's VAE cache: which of the files are this rank's is known once the dataset was listed."""
 
-    def __init__(self, folder: Path, backend: Any) -> None:
-        super().__init__(folder, backend, "vae")
+    def __init__(self, directory: Path, backend: Any) -> None:
+        super().__init__(directory, backend, "vae")
         self.metadata_backend = self
         self.aspect_ratio_bucket_indices: dict[str, list[str]] = {}
 
@@ -138,7 +138,7 @@ class LatentCache(TextCache):
 
 def test_preload_reads_this_ranks_own_part(tmp_path: Path) -> None:
     paths = filled(tmp_path / "cache", 10)
-    cache = LatentCache(tmp_path / "cache", FolderBackend())
+    cache = LatentCache(tmp_path / "cache", DirectoryBackend())
     images = {f"{number}.png": path for number, path in enumerate(paths)}
     cache.build_vae_cache_filename_map({"1.0": ["7.png", "2.png"], "0.5": ["4.png", "gone.png"]}, images)
     assert read_ahead()["entries"] == 3
@@ -146,16 +146,16 @@ def test_preload_reads_this_ranks_own_part(tmp_path: Path) -> None:
     assert [number for number, path in enumerate(paths) if store.has(path)] == [2, 4, 7]
 
 
-def test_preload_reads_the_whole_folder_where_the_part_is_not_known(tmp_path: Path) -> None:
+def test_preload_reads_the_whole_directory_where_the_part_is_not_known(tmp_path: Path) -> None:
     paths = filled(tmp_path / "cache", 4)
-    cache = LatentCache(tmp_path / "cache", FolderBackend())
+    cache = LatentCache(tmp_path / "cache", DirectoryBackend())
     cache.build_vae_cache_filename_map({"1.0": ["./0.png"]}, {"0.png": paths[0]})
     assert read_ahead()["entries"] == 4
 
 
 def test_preload_sees_what_another_rank_writes_while_the_cache_is_built(tmp_path: Path) -> None:
     filled(tmp_path / "cache", 2)
-    cache = TextCache(tmp_path / "cache", FolderBackend())
+    cache = TextCache(tmp_path / "cache", DirectoryBackend())
     wait_for(lambda: held().report()["caches"]["preload"]["entries"] == 2)
     filled(tmp_path / "cache", 6)
     assert read_ahead(cache)["entries"] == 6
@@ -169,10 +169,10 @@ def wait_for(fact: Any) -> None:
 
 
 def test_preload_a_file_changed_after_it_was_read_is_not_served(tmp_path: Path) -> None:
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 4)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 4)
     cache = TextCache(tmp_path / "cache", backend)
     read_ahead(cache)
-    FolderBackend().torch_save({"n": 99}, paths[1])
+    DirectoryBackend().torch_save({"n": 99}, paths[1])
     Path(paths[2]).unlink()
     assert cache.backend.torch_load(paths[1]) == {"n": 99}
     assert not cache.backend.exists(paths[2])
@@ -184,7 +184,7 @@ def test_preload_a_file_changed_after_it_was_read_is_not_served(tmp_path: Path) 
 def test_preload_bad_files_are_left_out_and_upstream_speaks_for_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 5)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 5)
     Path(paths[1]).write_bytes(Path(paths[1]).read_bytes()[:200])
     Path(paths[2]).write_bytes(b"")
     Path(paths[3]).unlink()
@@ -205,7 +205,7 @@ def test_preload_a_limit_below_the_whole_fills_what_it_can_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin_memory_run(unified(memory_limit=10 * 1024))
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 40, size=256)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 40, size=256)
     cache = TextCache(tmp_path / "cache", backend)
     with caplog.at_level(logging.INFO, "gh200"):
         report = read_ahead(cache)
@@ -229,7 +229,7 @@ def test_preload_stops_when_free_memory_shrinks(
     monkeypatch.setattr(arena_module, "BLOCK_ROUNDING", 1 << 12)
     held().opened().arena("host")._block_size = 1 << 12
     filled(tmp_path / "cache", 100)
-    cache = TextCache(tmp_path / "cache", FolderBackend())
+    cache = TextCache(tmp_path / "cache", DirectoryBackend())
     with caplog.at_level(logging.INFO, "gh200"):
         report = read_ahead(cache)
     assert report["entries"] == 3 * 16, "three blocks"
@@ -239,7 +239,7 @@ def test_preload_stops_when_free_memory_shrinks(
 
 def test_preload_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training starts and reads what it needs; the readers ahead wait for it, and not the other way round."""
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 30)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 30)
     slow, original = threading.Event(), os.preadv
 
     def preadv(*arguments: Any) -> int:
@@ -258,7 +258,7 @@ def test_preload_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest
 
 
 def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> None:
-    backend, paths = FolderBackend(), filled(tmp_path / "other", 1)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "other", 1)
     filled(tmp_path / "cache", 60)
     entered, go = threading.Event(), threading.Event()
 
@@ -273,7 +273,7 @@ def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> N
     store = held().opened()
     reading.start()
     assert entered.wait(60)
-    quiet = TextCache(tmp_path / "cache", FolderBackend())
+    quiet = TextCache(tmp_path / "cache", DirectoryBackend())
     source, waiting = (quiet, quiet.backend, "host"), threading.Event()
     preload = preload_module.Preload(store, lambda: [source] if waiting.is_set() else [], threads=2, shown=False)
     with store.demanded():
@@ -287,7 +287,7 @@ def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> N
 
 def test_preload_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) -> None:
     begin_memory_run(unified(preload=False))
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 6)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 6)
     cache = TextCache(tmp_path / "cache", backend)
     sources: list[preload_module.Source] = []
     preload = preload_module.Preload(held().opened(), lambda: sources, threads=2, shown=False)
@@ -297,7 +297,7 @@ def test_preload_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) 
         wait_for(lambda: len(preload._offered) == 6)
         Path(paths[1]).unlink()
         os.truncate(paths[2], 100)
-        FolderBackend().torch_save({"n": 33}, paths[3])
+        DirectoryBackend().torch_save({"n": 33}, paths[3])
     assert preload.done.wait(60)
     assert preload.entries == 4 and preload.left_out == {"vanished": 1, "unreadable": 1}
     assert "1 unreadable, 1 vanished" in preload.summary()
@@ -307,7 +307,7 @@ def test_preload_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) 
 
 def test_preload_ends_with_the_run_in_the_middle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path / "cache", 400)
-    cache = TextCache(tmp_path / "cache", FolderBackend())
+    cache = TextCache(tmp_path / "cache", DirectoryBackend())
     preload = held().preload
     assert preload is not None
     wait_for(lambda: preload.report()["entries"] > 0)
@@ -321,11 +321,11 @@ def test_preload_ends_with_the_run_in_the_middle(tmp_path: Path, caplog: pytest.
 def test_preload_100000_tiny_files(tmp_path: Path) -> None:
     one = Path(filled(tmp_path / "one", 1, size=8)[0]).read_bytes()
     for number in range(100_000):
-        folder = tmp_path / "cache" / f"{number % 50}"
+        directory = tmp_path / "cache" / f"{number % 50}"
         if number < 50:
-            folder.mkdir(parents=True)
-        (folder / f"{number}.pt").write_bytes(one)
-    cache = TextCache(tmp_path / "cache", FolderBackend())
+            directory.mkdir(parents=True)
+        (directory / f"{number}.pt").write_bytes(one)
+    cache = TextCache(tmp_path / "cache", DirectoryBackend())
     cache_sites.training_begins()
     preload = held().preload
     assert preload is not None and preload.done.wait(500)
@@ -335,7 +335,7 @@ def test_preload_100000_tiny_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["torch_save", "write", "write_batch"])
 @pytest.mark.parametrize("compressed", [False, True])
 def test_warm_cache_what_is_written_is_held(tmp_path: Path, method: str, compressed: bool) -> None:
-    backend = PackingBackend() if compressed else FolderBackend()
+    backend = PackingBackend() if compressed else DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
     base = torch.randn(8, 12)
     value = {"a": base.t(), "slice": base[2:4, 1:9], "n": [1, ("x", None)], "flag": torch.ones(3).bool()}
@@ -348,14 +348,14 @@ def test_warm_cache_what_is_written_is_held(tmp_path: Path, method: str, compres
     wanted = {key: item.clone() if torch.is_tensor(item) else item for key, item in value.items()}
     base.zero_()
     found = tier.torch_load(path)
-    read_back = (PackingBackend() if compressed else FolderBackend()).torch_load(path)
+    read_back = (PackingBackend() if compressed else DirectoryBackend()).torch_load(path)
     for key in ("a", "slice", "flag"):
         assert torch.equal(found[key], wanted[key]) and torch.equal(found[key], read_back[key])
         assert (found[key].stride(), found[key].dtype) == (read_back[key].stride(), read_back[key].dtype)
     assert found["n"] == value["n"] and not backend.loads and caches()["counts"]["held_when_written"] == 1
 
 
-class PackingFolder(Folder):
+class PackingDirectory(Directory):
     """Compresses, as upstream does unless it is told not to."""
 
     compress_cache = True
@@ -375,11 +375,11 @@ class PackingFolder(Folder):
         return torch.load(plain)
 
 
-class PackingBackend(UnifiedCacheTier, PackingFolder):
+class PackingBackend(UnifiedCacheTier, PackingDirectory):
     """With the tier before it."""
 
 
-class OtherFolder(Folder):
+class OtherDirectory(Directory):
     """Runs something of the test's in the middle of a write."""
 
     def __init__(self) -> None:
@@ -390,13 +390,13 @@ class OtherFolder(Folder):
         self.instead(data, location)
 
 
-class OtherWriter(UnifiedCacheTier, OtherFolder):
+class OtherWriter(UnifiedCacheTier, OtherDirectory):
     """With the tier before it."""
 
 
 def test_warm_cache_holds_only_what_the_file_holds(tmp_path: Path) -> None:
     """Another rank's file in the place of ours, or a value that changed while it was written: the file decides."""
-    backend, plain = OtherWriter(), FolderBackend()
+    backend, plain = OtherWriter(), DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
     path, value = str(tmp_path / "entry.pt"), torch.zeros(5)
     backend.instead = lambda data, location: plain.torch_save(torch.ones(5), location)
@@ -428,7 +428,7 @@ def test_warm_cache_a_failed_write_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_warm_cache_two_writers_of_one_entry(tmp_path: Path) -> None:
-    backend, plain = OtherWriter(), FolderBackend()
+    backend, plain = OtherWriter(), DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
     path = str(tmp_path / "entry.pt")
 
@@ -444,7 +444,7 @@ def test_warm_cache_two_writers_of_one_entry(tmp_path: Path) -> None:
 
 def test_warm_cache_the_limit_holds_for_what_is_written(tmp_path: Path) -> None:
     begin_memory_run(unified(memory_limit=2048, preload=False))
-    backend = FolderBackend()
+    backend = DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
     paths = [str(tmp_path / f"{number}.pt") for number in range(4)]
     for number, path in enumerate(paths):
@@ -455,7 +455,7 @@ def test_warm_cache_the_limit_holds_for_what_is_written(tmp_path: Path) -> None:
 
 def test_warm_cache_writes_in_many_threads_while_reading_ahead(tmp_path: Path) -> None:
     """A build and the reader ahead at once: whatever is served is what the file holds."""
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 120)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 120)
     cache = TextCache(tmp_path / "cache", backend)
 
     def rewrite(part: int) -> None:
@@ -476,7 +476,7 @@ def test_warm_cache_writes_in_many_threads_while_reading_ahead(tmp_path: Path) -
 
 
 def test_warm_cache_an_entry_written_by_a_forked_child_is_seen(tmp_path: Path) -> None:
-    backend, paths = FolderBackend(), filled(tmp_path / "cache", 2)
+    backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 2)
     cache = TextCache(tmp_path / "cache", backend)
     read_ahead(cache)
     child = os.fork()
@@ -494,7 +494,7 @@ def test_preload_leaves_an_entry_alone_that_is_being_held_as_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a file's writing and its holding the reader ahead may find it."""
-    backend = FolderBackend()
+    backend = DirectoryBackend()
     cache, path = TextCache(tmp_path, backend), str(tmp_path / "entry.pt")
     original = store_module.read_entry
 
@@ -516,12 +516,12 @@ import torch
 from gh200_lab.memory_run import begin_memory_run, held
 from simpletuner.gh200.runtime import end
 from tests.integration.backends.tensors.test_preload import TextCache, filled, read_ahead
-from tests.cuda_sim.stand_in import Machine
-from tests.support.unified_lab import FolderBackend, unified
+from tests.cuda_sim.processes import Machine
+from tests.support.unified_lab import DirectoryBackend, unified
 
 begin_memory_run(unified())
 with tempfile.TemporaryDirectory() as name:
-    backend, paths = FolderBackend(), filled(Path(name) / "cache", 40)
+    backend, paths = DirectoryBackend(), filled(Path(name) / "cache", 40)
     cache = TextCache(Path(name) / "cache", backend, "vae")
     assert read_ahead(cache)["entries"] == 40
     assert held().opened().managed

@@ -58,7 +58,7 @@ def test_a_configuration_without_in_memory_datasets_passes_unchanged() -> None:
         ),
     ],
 )
-def test_bad_entries_are_refused_by_name(entries: list[dict[str, Any]], says: str) -> None:
+def test_bad_entries_are_rejected_by_name(entries: list[dict[str, Any]], says: str) -> None:
     with pytest.raises(GH200Error) as caught:
         dataset_entries(entries)
     assert says in str(caught.value)

@@ -12,7 +12,7 @@ from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget, ho
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
-from tests.cuda_sim.stand_in import Machine, read_log
+from tests.cuda_sim.processes import Machine, read_log
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -104,7 +104,7 @@ def test_arena_leaves_memory_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     assert budget.used == 0
 
 
-def test_arena_refuses_what_a_view_cannot_stand_for() -> None:
+def test_arena_rejects_what_a_view_cannot_stand_for() -> None:
     assert holdable(torch.ones(3))
     others = [
         torch.nn.Parameter(torch.ones(3)),
@@ -179,7 +179,7 @@ def test_arena_closes_when_the_driver_is_already_gone(machine: Machine) -> None:
     )
 
 
-def test_arena_managed_memory_refused_is_a_full_arena(machine: Machine) -> None:
+def test_arena_managed_memory_rejected_is_a_full_arena(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + """

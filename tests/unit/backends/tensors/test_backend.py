@@ -23,7 +23,7 @@ from simpletuner.gh200.backends.tensors.cache_kinds import consumer_of
 from simpletuner.gh200.backends.tensors.directories import CacheDirectories
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
-from tests.support.unified_lab import Folder, FolderBackend, tiered, unified
+from tests.support.unified_lab import Directory, DirectoryBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +36,12 @@ def _one_run() -> Iterator[None]:
 
 
 @pytest.fixture
-def backend() -> FolderBackend:
-    return FolderBackend()
+def backend() -> DirectoryBackend:
+    return DirectoryBackend()
 
 
 @pytest.fixture
-def tier(backend: FolderBackend) -> Any:
+def tier(backend: DirectoryBackend) -> Any:
     return tiered(backend)
 
 
@@ -49,21 +49,21 @@ def counts() -> dict[str, int]:
     return held().report()["caches"]["counts"]
 
 
-def saved(folder: Path, value: Any, name: str = "entry.pt") -> str:
-    path = str(folder / name)
+def saved(directory: Path, value: Any, name: str = "entry.pt") -> str:
+    path = str(directory / name)
     torch.save(value, path)
     return path
 
 
-def test_unified_off_changes_nothing(backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_off_changes_nothing(backend: DirectoryBackend, tmp_path: Path) -> None:
     begin_memory_run(CacheOptions())
     assert not tiered(backend).has_tier
     begin_memory_run(CacheOptions(kinds=frozenset({"text"}), hints=True))
-    assert not tiered(backend, "vae").has_tier and vars(backend).keys() == vars(FolderBackend()).keys()
+    assert not tiered(backend, "vae").has_tier and vars(backend).keys() == vars(DirectoryBackend()).keys()
     assert cache_sites.known_finite(torch.ones(3)) is False
 
 
-def test_unified_entry_is_read_once_and_equal(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_entry_is_read_once_and_equal(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     tensors = {"prompt_embeds": torch.randn(1, 7, 5).bfloat16(), "pooled": torch.randn(5), "e": torch.empty(0)}
     entry = tensors | {"n": [1, ("a", None)]}
     path = saved(tmp_path, entry)
@@ -74,7 +74,7 @@ def test_unified_entry_is_read_once_and_equal(tier: Any, backend: FolderBackend,
     assert backend.loads[path] == 1 and counts() == {"admitted": 1}
 
 
-def test_unified_users_may_assign_into_what_they_get(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_users_may_assign_into_what_they_get(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     """What the text cache does: the last entry's embeds are overwritten with the whole batch."""
     paths = [saved(tmp_path, {"prompt_embeds": torch.full((1, 2), float(n)), "l": [n]}, f"{n}.pt") for n in range(3)]
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_unified_users_may_assign_into_what_they_get(tier: Any, backend: FolderB
 
 
 def test_unified_write_into_a_held_tensor_is_noticed_and_named(
-    tier: Any, backend: FolderBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tier: Any, backend: DirectoryBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = saved(tmp_path, {"latents": torch.zeros(4), "other": torch.ones(2)})
     neighbour = saved(tmp_path, torch.zeros(4), "neighbour.pt")
@@ -122,12 +122,12 @@ def test_unified_delete_clears_the_entry(tier: Any, tmp_path: Path) -> None:
 
 
 def test_unified_rebuild_by_another_process_is_seen_after_a_listing(
-    tier: Any, backend: FolderBackend, tmp_path: Path
+    tier: Any, backend: DirectoryBackend, tmp_path: Path
 ) -> None:
     kept, changed, gone = (saved(tmp_path, torch.zeros(3), f"{name}.pt") for name in ("kept", "changed", "gone"))
     for path in (kept, changed, gone):
         tier.torch_load(path)
-    FolderBackend().torch_save(torch.ones(3), changed)
+    DirectoryBackend().torch_save(torch.ones(3), changed)
     os.unlink(gone)
     tier.list_files(file_extensions=["pt"], instance_data_dir=str(tmp_path))
     assert torch.equal(tier.torch_load(changed), torch.ones(3)) and not tier.exists(gone)
@@ -135,8 +135,10 @@ def test_unified_rebuild_by_another_process_is_seen_after_a_listing(
     assert backend.loads[kept] == 1 and counts()["changed_on_disk"] == 2
 
 
-def test_unified_two_caches_with_one_directory_share_entries(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
-    other = FolderBackend("other")
+def test_unified_two_caches_with_one_directory_share_entries(
+    tier: Any, backend: DirectoryBackend, tmp_path: Path
+) -> None:
+    other = DirectoryBackend("other")
     second = tiered(other, "text")
     path = saved(tmp_path, torch.zeros(3))
     tier.torch_load(path)
@@ -146,7 +148,7 @@ def test_unified_two_caches_with_one_directory_share_entries(tier: Any, backend:
     assert torch.equal(tier.torch_load(path), torch.ones(3))
 
 
-def test_unified_spellings_of_one_path_are_one_entry(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_spellings_of_one_path_are_one_entry(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.zeros(3))
     (tmp_path / "sub").mkdir()
     tier.torch_load(path)
@@ -158,7 +160,7 @@ def test_unified_spellings_of_one_path_are_one_entry(tier: Any, backend: FolderB
 
 
 def test_unified_limit_keeps_early_entries_and_reads_the_rest(
-    backend: FolderBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    backend: DirectoryBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin_memory_run(unified(memory_limit=2048))
     tier = tiered(backend)
@@ -169,7 +171,7 @@ def test_unified_limit_keeps_early_entries_and_reads_the_rest(
     assert caplog.text.count("limit of 2048 bytes") == 1 and counts()["refused_full"] == 6
 
 
-def test_unified_limit_below_one_entry_holds_nothing(backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_limit_below_one_entry_holds_nothing(backend: DirectoryBackend, tmp_path: Path) -> None:
     begin_memory_run(unified(memory_limit=100))
     tier = tiered(backend)
     path = saved(tmp_path, {"a": torch.ones(4), "b": torch.ones(4)})
@@ -178,7 +180,7 @@ def test_unified_limit_below_one_entry_holds_nothing(backend: FolderBackend, tmp
     assert held().report()["caches"]["packed_bytes"] == 0
 
 
-def test_unified_override_flipped_during_a_run(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_override_flipped_during_a_run(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.zeros(3))
     tier.torch_load(path)
     uvm.set_uvm_hint_override(False)
@@ -190,7 +192,7 @@ def test_unified_override_flipped_during_a_run(tier: Any, backend: FolderBackend
 
 
 def test_unified_types_a_view_cannot_stand_for_are_read_each_time(
-    tier: Any, backend: FolderBackend, tmp_path: Path
+    tier: Any, backend: DirectoryBackend, tmp_path: Path
 ) -> None:
     path = saved(tmp_path, {"w": torch.nn.Parameter(torch.ones(2)), "t": torch.ones(2)})
     for _ in range(2):
@@ -228,14 +230,14 @@ def test_unified_bad_files_are_errors_that_name_the_file(tier: Any, tmp_path: Pa
 
 
 def test_unified_unsafe_torch_loading_keeps_the_tier_away(
-    backend: FolderBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    backend: DirectoryBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(cache_sites.UNSAFE_LOADING, "1")
     assert not tiered(backend).has_tier
     assert cache_sites.UNSAFE_LOADING in caplog.text
 
 
-def test_unified_tier_of_a_copy_in_another_process_is_off(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_tier_of_a_copy_in_another_process_is_off(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.ones(3))
     tier.torch_load(path)
     backend.while_reading = print  # what a test has there cannot be pickled
@@ -249,7 +251,7 @@ def test_unified_caches_that_are_not_in_a_local_directory_are_named_once(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     far, near = (
-        SimpleNamespace(cache_data_backend=Folder(name, of)) for name, of in (("far", kind), ("near", "local"))
+        SimpleNamespace(cache_data_backend=Directory(name, of)) for name, of in (("far", kind), ("near", "local"))
     )
     tracker = SimpleNamespace(data_backends={"a": {"vaecache": far}, "b": {"vaecache": near}, "c": {"vaecache": far}})
     monkeypatch.setitem(
@@ -267,7 +269,7 @@ def test_unified_caches_that_are_not_in_a_local_directory_are_named_once(
 def test_unified_tier_overrides_only_what_the_patch_expects() -> None:
     patch = tomllib.loads((ROOT / "patches" / "05-data-backend.toml").read_text())
     expected = {one["name"].rpartition(".")[2] for one in patch["expect"] if one["file"].endswith("/local.py")}
-    answered = {name for name in vars(UnifiedCacheTier) if hasattr(Folder, name) and not name.startswith("_")}
+    answered = {name for name in vars(UnifiedCacheTier) if hasattr(Directory, name) and not name.startswith("_")}
     assert len(answered) == 7 and answered <= expected
     expected = {one["name"] for one in patch["expect"]}
     assert {f"FactoryRegistry.{name}" for name in CacheDirectories.answers()} <= expected
@@ -285,7 +287,9 @@ def test_unified_image_embeds_of_a_backend_of_latents_are_for_the_cpu(monkeypatc
     assert consumer_of("vae", "/cache/embeds-2/1.pt") == consumer_of("vae", "/cache/latents/1.pt") == "device"
 
 
-def test_unified_a_write_during_a_read_leaves_no_old_entry(tier: Any, backend: FolderBackend, tmp_path: Path) -> None:
+def test_unified_a_write_during_a_read_leaves_no_old_entry(
+    tier: Any, backend: DirectoryBackend, tmp_path: Path
+) -> None:
     path = saved(tmp_path, torch.zeros(3))
     backend.while_reading = lambda: tier.torch_save(torch.ones(3), path)
     tier.torch_load(path)

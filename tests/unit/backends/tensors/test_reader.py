@@ -135,11 +135,11 @@ def test_preload_leaves_the_old_format_to_torch(arena: TensorArena, tmp_path: Pa
     assert how == "torch" and same(found, torch.load(path))
 
 
-def test_preload_leaves_out_protocols_torch_refuses(arena: TensorArena, tmp_path: Path) -> None:
+def test_preload_leaves_out_protocols_torch_rejects(arena: TensorArena, tmp_path: Path) -> None:
     path = saved(tmp_path / "entry.pt", {"a": torch.ones(3)}, pickle_protocol=4)
     with pytest.raises(pickle.UnpicklingError):
         torch.load(path)
-    with pytest.raises(Unreadable, match="torch.load refuses it"):
+    with pytest.raises(Unreadable, match="torch.load rejects it"):
         read_entry(str(path), arena)
 
 
@@ -293,7 +293,7 @@ def test_preload_a_tensor_beyond_its_storage_is_left_to_torch(arena: TensorArena
     for wrong in (content.replace(b"K\x04\x85", b"K\x05\x85"), content.replace(b"K\x04t", b"K\x09t")):
         assert wrong != content
         path.write_bytes(wrong)
-        with pytest.raises(Unreadable, match="torch.load refuses it"):
+        with pytest.raises(Unreadable, match="torch.load rejects it"):
             read_entry(str(path), arena)
 
 

@@ -1,9 +1,9 @@
 """A backend of the fork that takes upstream's place."""
 
-from simpletuner.helpers.data_backend.local import LocalFolder
+from simpletuner.helpers.data_backend.local import LocalDirectory
 
 
-class RamFolder(LocalFolder):
+class RamDirectory(LocalDirectory):
     kind = "local"
 
     def read(self, key, as_text=False, **more):

@@ -1,10 +1,10 @@
-from simpletuner.helpers.data_backend.local import LocalFolder
+from simpletuner.helpers.data_backend.local import LocalDirectory
 
 
 def make_backend(kind, root):
     makers = {
-        "local": LocalFolder,
-        "disk": LocalFolder  # another word for it
+        "local": LocalDirectory,
+        "disk": LocalDirectory  # another word for it
     }
     if kind not in makers: raise ValueError(kind)
     return makers[kind](root)

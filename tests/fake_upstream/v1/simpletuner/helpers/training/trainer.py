@@ -13,7 +13,7 @@ class Loop:
 
     def __init__(self, given):
         self.settings = read_settings(given)
-        self.store = Store(self.settings["folder"])
+        self.store = Store(self.settings["directory"])
         self.seen = []
 
     def fetch(self, number):

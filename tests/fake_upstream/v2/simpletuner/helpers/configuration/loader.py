@@ -1,4 +1,4 @@
-DEFAULTS = {"rounds": 1, "every": 2, "folder": "store"}
+DEFAULTS = {"rounds": 1, "every": 2, "directory": "store"}
 
 
 def read_settings(given, defaults=None):

@@ -1,4 +1,4 @@
-class LocalFolder:
+class LocalDirectory:
     kind = "local"
 
     def __init__(self, root, name="local"):

@@ -14,7 +14,7 @@ class Loop:
 
     def __init__(self, given):
         self.settings = read_settings(given)
-        self.store = Store(self.settings["folder"])
+        self.store = Store(self.settings["directory"])
         self.lock = threading.Lock()
         self.seen = []
 

@@ -1,4 +1,4 @@
-"""The stand-in from Python: its libraries, processes that have only its driver, and whole commands on its devices."""
+"""The simulated device from Python: its libraries, processes that have only its driver, and whole commands on its devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 OLD_BINDINGS = ROOT / "build" / "cuda-bindings-12.9"
 OLD_REQUIREMENT = "cuda-bindings==12.9.*"
 NO_COMPILER = 3
-OURS = ("STAND_IN_", "GH200_", "SIMPLETUNER_")
+OURS = ("CUDA_SIM_", "GH200_", "SIMPLETUNER_")
 
 
 class CannotBuild(RuntimeError):
@@ -29,7 +29,7 @@ class CannotBuild(RuntimeError):
 
 @cache
 def build() -> Path:
-    """The folder with libcuda.so.1 and libnvidia-ml.so.1, compiled once per version of their sources."""
+    """The directory with libcuda.so.1 and libnvidia-ml.so.1, compiled once per version of their sources."""
     done = subprocess.run([HERE / "build.sh"], capture_output=True, text=True)
     if done.returncode == NO_COMPILER and os.environ.get("CI") != "true":
         raise CannotBuild(done.stderr.strip())
@@ -38,7 +38,7 @@ def build() -> Path:
 
 
 def old_bindings() -> Path:
-    """The folder with cuda.bindings 12.9, installed once."""
+    """The directory with cuda.bindings 12.9, installed once."""
     module = OLD_BINDINGS / "cuda" / "bindings" / f"driver{sysconfig.get_config_var('EXT_SUFFIX')}"
     if module.is_file():
         return OLD_BINDINGS
@@ -84,7 +84,7 @@ def _zygote(bindings: Path | None) -> subprocess.Popen[str]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Processes in which the stand-in is the CUDA driver, and nothing more; `log` receives one line per driver call."""
+    """Processes in which the simulated device is the CUDA driver, and nothing more; `log` receives one line per driver call."""
 
     bindings: Path | None
     log: Path
@@ -92,10 +92,10 @@ class Machine:
     def run(self, code: str, **faults: object) -> str:
         """Run code in a process of its own and return its output; a failed assertion there fails the test here."""
         self.log.unlink(missing_ok=True)
-        environment = {"STAND_IN_LOG": str(self.log)} | {f"STAND_IN_{k.upper()}": str(v) for k, v in faults.items()}
+        environment = {"CUDA_SIM_LOG": str(self.log)} | {f"CUDA_SIM_{k.upper()}": str(v) for k, v in faults.items()}
         zygote = _zygote(self.bindings)
         assert zygote.stdin and zygote.stdout
-        request = {"code": code, "environment": environment, "folder": str(self.log.parent)}
+        request = {"code": code, "environment": environment, "directory": str(self.log.parent)}
         zygote.stdin.write(json.dumps(request) + "\n")
         zygote.stdin.flush()
         answer = json.loads(zygote.stdout.readline())
@@ -103,12 +103,12 @@ class Machine:
         return str(answer["output"])
 
     def calls(self, name: str) -> list[dict[str, str]]:
-        """The logged calls of one function, as the fields the stand-in wrote, with `result`."""
+        """The logged calls of one function, as the fields the simulated device wrote, with `result`."""
         return [fields for called, fields in read_log(self.log) if called == name]
 
 
 def read_log(log: Path) -> list[tuple[str, dict[str, str]]]:
-    """All logged calls in order: the function, and the fields the stand-in wrote, with `result`."""
+    """All logged calls in order: the function, and the fields the simulated device wrote, with `result`."""
     found = []
     for line in log.read_text().splitlines() if log.exists() else ():
         call, _, rest = line.partition(" ")
@@ -119,7 +119,7 @@ def read_log(log: Path) -> list[tuple[str, dict[str, str]]]:
 
 @dataclass(frozen=True)
 class Ran:
-    """A command that ran on the stand-in: exit code, both outputs, one report per process that used the GPU."""
+    """A command that ran on the simulated device: exit code, both outputs, one report per process that used the GPU."""
 
     code: int
     output: str

@@ -12,7 +12,7 @@ from typing import Any
 from gh200_lab.place import ROOT
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run, weights
-from tests.cuda_sim.stand_in import HERE
+from tests.cuda_sim.processes import HERE
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Trained:
         return sorted(self.run.micro_losses()), sorted(self.run.updates()), weights(self.run.output)
 
 
-def trained(folder: Path, name: str, *options: str, ranks: int, start: Callable[..., Run]) -> Trained:
+def trained(directory: Path, name: str, *options: str, ranks: int, start: Callable[..., Run]) -> Trained:
     """`start` runs the training with the launcher and the variables it is given."""
-    report = folder / f"{name}.jsonl"
+    report = directory / f"{name}.jsonl"
     report.unlink(missing_ok=True)
     prefix = (str(HERE / "run.sh"), "--devices", str(ranks), *options, "--report", str(report))
-    variables = {"STAND_IN_BACKEND": "gloo", "OMP_NUM_THREADS": "1"}
+    variables = {"CUDA_SIM_BACKEND": "gloo", "OMP_NUM_THREADS": "1"}
     # Its list of fonts takes seconds to make, and has nothing to do with the machine.
     variables["MPLCONFIGDIR"] = str(ROOT / "build" / "matplotlib")
     run = start(name, launcher=Launcher(gpu=True, ranks=ranks, prefix=prefix), variables=variables)

@@ -8,7 +8,7 @@ import threading
 import torch
 
 # The CPU's own stream instead, so that a run can be compared with the same run on the CPU.
-DRAWS_LIKE_THE_CPU = os.environ.get("STAND_IN_RANDOM") == "cpu"
+DRAWS_LIKE_THE_CPU = os.environ.get("CUDA_SIM_RANDOM") == "cpu"
 
 OFFSET_STEP = 4  # CUDA's generators count in fours
 MASK = (1 << 64) - 1

@@ -1,4 +1,4 @@
-"""Kernels for the stand-in CUDA device: CPU code on the same bytes, behind torch's own CUDA dispatch key."""
+"""Kernels for the simulated GPU: CPU code on the same bytes, behind torch's own CUDA dispatch key."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 
 import torch
 
-BACKEND = "STAND_IN_BACKEND"
+BACKEND = "CUDA_SIM_BACKEND"
 
 
 def install() -> None:
     """Called once, when torch has been imported."""
     if torch.version.cuda is None:
         raise RuntimeError(
-            f"torch {torch.__version__} was built without CUDA, and the GPU stand-in plays beneath torch's CUDA code; "
+            f"torch {torch.__version__} was built without CUDA, and the simulated GPU plays beneath torch's CUDA code; "
             "use the environment that scripts/setup.sh makes"
         )
     from . import memory, ranks, registry

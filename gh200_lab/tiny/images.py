@@ -11,13 +11,13 @@ COLOURS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 200), 
 SHAPES = ("disc", "box", "triangle")
 
 
-def make_pictures(
-    folder: Path, per_aspect: int = 6, aspects: Sequence[tuple[int, int]] = ASPECTS, first: int = 0
+def make_images(
+    directory: Path, per_aspect: int = 6, aspects: Sequence[tuple[int, int]] = ASPECTS, first: int = 0
 ) -> None:
     """Write the images and captions that are missing; what is there is left alone."""
     from PIL import Image, ImageDraw
 
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     number = first
     for width, height in aspects:
         for _ in range(per_aspect):
@@ -25,9 +25,9 @@ def make_pictures(
             shape = SHAPES[number % len(SHAPES)]
             image = Image.new("RGB", (width, height), (10 * (number % 20), 90, 140))
             _draw(ImageDraw.Draw(image), shape, COLOURS[colour], width, height, number)
-            target = folder / f"sample_{number:03d}.png"
+            target = directory / f"sample_{number:03d}.png"
             if not target.exists():
-                target.with_suffix(".txt").write_text(f"a {colour} {shape}, picture {number}", encoding="utf-8")
+                target.with_suffix(".txt").write_text(f"a {colour} {shape}, image {number}", encoding="utf-8")
                 image.save(target)
             number += 1
 

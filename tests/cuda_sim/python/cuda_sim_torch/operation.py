@@ -11,7 +11,7 @@ from .memory import CPU, on_cpu, to_device
 from .random_numbers import cpu_generator
 
 CPU_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-# CUDA kernels refuse CPU tensors beside theirs, but for indices, which they fetch themselves.
+# CUDA kernels reject CPU tensors beside theirs, but for indices, which they fetch themselves.
 TAKES_CPU_TENSORS = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::_foreach_copy_"})
 
 Kernel = Callable[..., Any]
@@ -39,7 +39,7 @@ class _Arguments:
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type != "cuda":
             if tensor.dim() and not self.takes_cpu_tensors:
-                self._refuse(tensor.device)
+                self._reject(tensor.device)
             return tensor
         self._meet(tensor.device)
         seen = on_cpu(tensor)
@@ -50,10 +50,10 @@ class _Arguments:
         if device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         if self.device is not None and self.device != device:
-            self._refuse(device)
+            self._reject(device)
         self.device = device
 
-    def _refuse(self, other: torch.device) -> None:
+    def _reject(self, other: torch.device) -> None:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {self.device} and {other}!"
         )

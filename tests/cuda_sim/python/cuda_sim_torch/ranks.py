@@ -1,4 +1,4 @@
-"""Ranks on the stand-in: NCCL cannot run, so a test says which backend takes its place."""
+"""Ranks on the simulated device: NCCL cannot run, so a test says which backend takes its place."""
 
 from __future__ import annotations
 

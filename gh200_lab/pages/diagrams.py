@@ -1,6 +1,6 @@
-"""Draws the documents' pictures from what they are pictures of: `--write`, or `--check`. `--screen` also photographs.
+"""Draws the documents' images from what they are images of: `--write`, or `--check`. `--screen` also photographs.
 
-docs/rooms.svg is drawn from the layers in pyproject.toml, docs/places.svg from the table of access patterns in
+docs/packages.svg is drawn from the layers in pyproject.toml, docs/places.svg from the table of access patterns in
 docs/UNIFIED_MEMORY.md, docs/ramp.png from the example in docs/RAMP.md, docs/report.png from the
 page of the last quick start, and docs/web_ui.png from the page at /gh200 of a web server that shows it.
 """
@@ -24,7 +24,7 @@ from . import screen, web_screen
 from .command import DOCS
 from .drawing import Drawing
 
-COMMAND = "python -m gh200_lab.pages.pictures --write"
+COMMAND = "python -m gh200_lab.pages.diagrams --write"
 CONTRACT = "simpletuner.gh200"
 RAMP = "ramp.png"
 ROW, GAP = 34, 12
@@ -33,7 +33,7 @@ SCREENS = (screen, web_screen)
 
 
 def layers() -> list[list[str]]:
-    """The fork's rooms from top to bottom, as lint-imports checks them."""
+    """The packages of simpletuner/gh200 from top to bottom, as lint-imports checks them."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]
@@ -41,22 +41,22 @@ def layers() -> list[list[str]]:
     return [layer.replace("(", "").replace(")", "").split(" | ") for layer in found]
 
 
-def rooms() -> str:
+def packages() -> str:
     stack = layers()
     made = Drawing(
         760,
         len(stack) * (ROW + GAP) + 56,
-        "The rooms of simpletuner/gh200: each knows what is below it, nothing above or beside it",
+        "The packages of simpletuner/gh200: each imports only from layers below its own",
     )
-    made.words(20, 26, "simpletuner/gh200: a room knows what is below it, and nothing above or beside it", "name left")
+    made.words(20, 26, "simpletuner/gh200: a package imports only from layers below its own", "name left")
     for number, names in enumerate(stack):
         y = 44 + number * (ROW + GAP)
         wide = (720 - GAP * (len(names) - 1)) / len(names)
         for place, name in enumerate(names):
             x = 20 + place * (wide + GAP)
-            folder = (ROOT / "simpletuner/gh200" / name).is_dir()
-            made.box(x, y, wide, ROW, "ours" if folder else "box")
-            made.words(x + wide / 2, y + 22, f"{name}/" if folder else name, "name")
+            directory = (ROOT / "simpletuner/gh200" / name).is_dir()
+            made.box(x, y, wide, ROW, "ours" if directory else "box")
+            made.words(x + wide / 2, y + 22, f"{name}/" if directory else name, "name")
     return made.svg()
 
 
@@ -110,7 +110,7 @@ def _entries(made: Drawing, x: float, y: float, name: str, note: str) -> None:
     made.words(x + 85, y + 36, note)
 
 
-def draw(ramp: GH200GradientRamp, picture: Path) -> None:
+def draw(ramp: GH200GradientRamp, image: Path) -> None:
     last = ramp.segments[-1].window + max(3, ramp.segments[-1].window // 8)
     steps = range(last + 1)
     samples = [ramp.micro_batches_for(step) * ramp.samples_per_micro_batch for step in steps]
@@ -122,20 +122,20 @@ def draw(ramp: GH200GradientRamp, picture: Path) -> None:
     batch.set(ylabel="effective batch size", title=ramp.describe(), ylim=(0, None))
     windows.plot(samples, steps)
     windows.set(xlabel="samples", ylabel="optimizer steps (windows)", ylim=(0, None))
-    figure.savefig(picture, dpi=120)
+    figure.savefig(image, dpi=120)
 
 
 def ramp(target: Path) -> None:
     """Of the first example in docs/RAMP.md."""
     page = (DOCS / "RAMP.md").read_text(encoding="utf-8")
     example = re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0]
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.json"
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory) / "config.json"
         config.write_text("{" + example + "}", encoding="utf-8")
         draw(ramp_from_config(config, processes=1), target)
 
 
-def same_picture(one: Path, other: Path) -> bool:
+def same_image(one: Path, other: Path) -> bool:
     """To the eye: another machine's rounding may move a pixel."""
     from PIL import Image, ImageChops, ImageStat
 
@@ -148,40 +148,40 @@ def same_picture(one: Path, other: Path) -> bool:
         return max(ImageStat.Stat(difference).mean) < 0.5
 
 
-def stale(folder: Path) -> list[str]:
-    """The pictures there that are not what they are drawn from."""
+def stale(directory: Path) -> list[str]:
+    """The images there that are not what they are drawn from."""
     found = [
         name
-        for name, text in (("rooms.svg", rooms()), ("places.svg", places()))
-        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text
+        for name, text in (("packages.svg", packages()), ("places.svg", places()))
+        if not (directory / name).is_file() or (directory / name).read_text(encoding="utf-8") != text
     ]
     with tempfile.TemporaryDirectory() as fresh:
         ramp(Path(fresh) / RAMP)
-        found += [] if same_picture(folder / RAMP, Path(fresh) / RAMP) else [RAMP]
-    return found + [each.PICTURE for each in SCREENS if not each.is_current(folder / each.PICTURE)]
+        found += [] if same_image(directory / RAMP, Path(fresh) / RAMP) else [RAMP]
+    return found + [each.IMAGE for each in SCREENS if not each.is_current(directory / each.IMAGE)]
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true", help="write the files")
-    action.add_argument("--check", action="store_true", help="exit 1 when a picture is not what it is drawn from")
+    action.add_argument("--check", action="store_true", help="exit 1 when an image is not what it is drawn from")
     parser.add_argument(
         "--screen",
         action="store_true",
         help="write docs/report.png and docs/web_ui.png too; needs chromium and a quick start",
     )
-    parser.add_argument("--into", type=Path, default=DOCS, help="folder of the pictures")
+    parser.add_argument("--into", type=Path, default=DOCS, help="directory of the images")
     options = parser.parse_args(arguments)
     if options.check:
         found = stale(options.into)
         if found:
             print(f"not what they are drawn from: {', '.join(found)}\n  fix: {COMMAND} --screen", file=sys.stderr)
         return 1 if found else 0
-    (options.into / "rooms.svg").write_text(rooms(), encoding="utf-8")
+    (options.into / "packages.svg").write_text(packages(), encoding="utf-8")
     (options.into / "places.svg").write_text(places(), encoding="utf-8")
     ramp(options.into / RAMP)
-    return max(each.photograph(options.into / each.PICTURE) for each in SCREENS) if options.screen else 0
+    return max(each.photograph(options.into / each.IMAGE) for each in SCREENS) if options.screen else 0
 
 
 if __name__ == "__main__":

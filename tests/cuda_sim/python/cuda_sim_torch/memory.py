@@ -12,13 +12,13 @@ CPU = torch.device("cpu")
 
 @cache
 def find_library() -> ctypes.CDLL:
-    """The stand-in itself. PyDLL: a call takes less time than giving up the interpreter's lock and taking it again."""
+    """The simulated device itself. PyDLL: a call takes less time than giving up the interpreter's lock and taking it again."""
     library = ctypes.PyDLL(None)
     try:
-        view = library.stand_in_kernel_view
+        view = library.cuda_sim_kernel_view
     except AttributeError:
         raise RuntimeError(
-            "the GPU stand-in's library is not preloaded; start the program with tests/cuda_sim/run.sh"
+            "the simulated GPU's library is not preloaded; start the program with tests/cuda_sim/run.sh"
         ) from None
     view.argtypes = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int]
     view.restype = ctypes.c_void_p
@@ -36,10 +36,10 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def kernel_address(tensor: torch.Tensor, extent: int) -> int:
-    """Where a kernel finds a CUDA tensor's bytes; the stand-in checks the range, and moves managed pages."""
-    address = find_library().stand_in_kernel_view(tensor.data_ptr(), extent, tensor.device.index)
+    """Where a kernel finds a CUDA tensor's bytes; the simulated device checks the range, and moves managed pages."""
+    address = find_library().cuda_sim_kernel_view(tensor.data_ptr(), extent, tensor.device.index)
     if address is None:
-        raise IllegalAddress(f"gpu stand-in: a kernel cannot reach the memory of a tensor on {tensor.device}")
+        raise IllegalAddress(f"simulated GPU: a kernel cannot reach the memory of a tensor on {tensor.device}")
     return int(address)
 
 
@@ -58,7 +58,7 @@ def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 def to_device(result: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A CPU result as a new tensor on the device, with the same strides."""
     if result.layout is not torch.strided:
-        raise NotImplementedError(f"gpu stand-in: a result of layout {result.layout} is not modelled")
+        raise NotImplementedError(f"simulated GPU: a result of layout {result.layout} is not modelled")
     if result.is_conj() or result.is_neg():
         result = result.resolve_conj().resolve_neg()
     made = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=device)
