@@ -261,7 +261,7 @@ COMMANDS: dict[str, How] = {
     ),
     "python -m gh200_lab.pages.module_paths --write": Elsewhere("tests/docs/test_module_paths.py", "module_paths.main"),
     "python -m gh200_lab.pages.settings --write": Elsewhere("tests/unit/config/test_sources.py", "settings_docs.main"),
-    "python -m gh200_lab.pages.diagrams --write": Elsewhere("tests/docs/test_diagrams.py", "images.main"),
+    "python -m gh200_lab.pages.diagrams --write": Elsewhere("tests/docs/test_diagrams.py", "diagrams.main"),
     "python -m gh200_lab.pages.diagnostic --write": Elsewhere(
         f"{DIAGNOSTIC}::test_documents_are_current", "diagnostic_docs.main"
     ),
