@@ -43,7 +43,7 @@ def main() -> None:
 
     import gh200_lab.memory_run  # noqa: F401
     import simpletuner.gh200.memory.batch  # noqa: F401
-    import tests.support.unified_lab  # noqa: F401
+    import tests.support.fake_cache_backend  # noqa: F401
 
     for line in sys.stdin:
         with tempfile.TemporaryFile() as output:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from browser import look, need_browser
 
 from gh200_lab.pages import diagrams, screen, web_screen
-from tests.browser import look, need_browser
 from tests.doc_pages import ROOT
 
 pytestmark = pytest.mark.unit

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser import look, need_browser
 
 from gh200_rebase.lock.drift import INFO, REVIEW, WARNING, compare
 from gh200_rebase.pages import manifest, supported
 from gh200_rebase.patches.lockfile import Entry, Lock
 from gh200_rebase.project import Project
-from tests.browser import look, need_browser
 from tests.doc_commands import COMMANDS, Elsewhere, Program, Run
 from tests.doc_pages import FENCE, ROOT, Page, pages, section
 

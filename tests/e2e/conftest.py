@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from browser import need_browser
 from preloaded import Preloaded, preloaded
 
 from simpletuner.gh200 import runtime
-from tests.browser import need_browser
 from tests.support.web_lab import Server
 
 

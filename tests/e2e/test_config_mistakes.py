@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from loader_lab import UPSTREAM, WAYS, Launch, outcomes
+from launch_methods import UPSTREAM, WAYS, Launch, outcomes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 OTHER = {**UPSTREAM, "output_dir": "other", "max_train_steps": 99}

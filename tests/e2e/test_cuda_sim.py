@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import tiny
-from on_cuda_sim import Trained, trained
+from cuda_sim_training import Trained, trained
 from preloaded import Preloaded
 
 from gh200_lab.tiny.config import UNIFIED

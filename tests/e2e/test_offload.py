@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_cuda_sim import trained
+from cuda_sim_training import trained
 
 from gh200_lab.place import ROOT
 from gh200_lab.tiny import lab

@@ -84,7 +84,7 @@ def test_preflight_buckets_equal_upstreams(tmp_path: Path) -> None:
         {"resolution": 1.0, "resolution_type": "area", "crop": True, "crop_style": "center", "crop_aspect": "preserve"},
     ]  # fmt: skip
     asked = json.dumps({"directory": str(tmp_path), "sizes": sizes, "rules": entries})
-    script = ROOT / "tests/support/bucket_truth.py"
+    script = ROOT / "tests/support/upstream_buckets.py"
     done = subprocess.run(
         [sys.executable, "-P", str(script)],
         input=asked,

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import tiny
+from browser import find_browser, lay_out, look
 from PIL import Image
-
-from tests.browser import find_browser, lay_out, look
-from tests.terminal import Seen, in_terminal
+from terminal import Seen, in_terminal
 
 WORK = tiny.ROOT / "build" / "quickstart"
 LOADS = """

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("own_run")
 @pytest.fixture(scope="module")
 def lab() -> Any:
     """Imported by the tests that run: it needs the fork, and half a minute."""
-    return importlib.import_module("in_memory_lab")
+    return importlib.import_module("ram_differential")
 
 
 @pytest.mark.parametrize("compression", [None, *get_args(CodecName)])

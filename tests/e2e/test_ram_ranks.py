@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("own_run")
 
 @pytest.fixture(scope="module")
 def lab() -> Any:
-    return importlib.import_module("in_memory_lab")
+    return importlib.import_module("ram_differential")
 
 
 @pytest.fixture

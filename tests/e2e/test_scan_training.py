@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from first_batch_lab import COUNT, MODES, MORE_STEPS, STEPS, Trainings, made
+from fault_injection import PUT
 from preloaded import preloaded
+from scan_trainings import COUNT, MODES, MORE_STEPS, STEPS, Trainings, made
 from tiny import Lab
-from watched_start import PUT
 
 from gh200_lab.tiny.lab import forget
 from gh200_lab.tiny.run import cached

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loader_lab import TRAIN, UPSTREAM, WAYS, Launch, environment, json_flag, outcomes
+from launch_methods import TRAIN, UPSTREAM, WAYS, Launch, environment, json_flag, outcomes
 from preloaded import Preloaded
 
 from simpletuner.gh200.config.keys import BLOCK_KEYS

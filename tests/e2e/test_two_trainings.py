@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from on_cuda_sim import Trained, trained
+from cuda_sim_training import Trained, trained
 from tiny import Lab
 
 from gh200_lab.tiny.config import UNIFIED

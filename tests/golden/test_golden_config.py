@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loader_lab import UPSTREAM, WAYS
+from launch_methods import UPSTREAM, WAYS
 from tiny import FORK
 
 from gh200_lab.pages import diagnostic, settings

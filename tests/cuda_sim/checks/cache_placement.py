@@ -26,7 +26,7 @@ from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # no
 from simpletuner.gh200.memory.transfer_paths import WAYS, Timed, Timing, Way, time_ways  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
 from tests.cuda_sim.processes import read_log  # noqa: E402
-from tests.support.unified_lab import DirectoryBackend, tiered  # noqa: E402
+from tests.support.fake_cache_backend import DirectoryBackend, tiered  # noqa: E402
 
 DEVICE = 1
 MB = 1 << 20

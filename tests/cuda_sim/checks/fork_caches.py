@@ -27,7 +27,7 @@ from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E40
 from simpletuner.gh200.memory.driver import Driver, load_driver  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
 from tests.cuda_sim.processes import read_log  # noqa: E402
-from tests.support.unified_lab import DirectoryBackend, tiered  # noqa: E402
+from tests.support.fake_cache_backend import DirectoryBackend, tiered  # noqa: E402
 
 DEVICE = 1  # CUDA's; CUDA_VISIBLE_DEVICES names the two by UUID, the other way round than NVML
 LATENT = (64, 64, 16)

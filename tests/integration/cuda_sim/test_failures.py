@@ -20,7 +20,7 @@ from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.memory.driver import Driver, load_driver
 from simpletuner.gh200.runtime import end
-from tests.support.unified_lab import DirectoryBackend, tiered, unified
+from tests.support.fake_cache_backend import DirectoryBackend, tiered, unified
 
 begin_memory_run(unified(memory_limit=2 << 20))
 backend = tiered(DirectoryBackend())

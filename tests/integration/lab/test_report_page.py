@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import lay_out, look, need_browser
 from PIL import Image
 
 from gh200_lab.quickstart import samples
 from gh200_lab.quickstart.page_parts import size
 from gh200_lab.quickstart.report_page import Report, write_page
 from gh200_lab.tiny.run import read_log
-from tests.browser import lay_out, look, need_browser
 
 pytestmark = pytest.mark.unit
 

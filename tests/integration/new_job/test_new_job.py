@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import job_lab
+import job_inputs
 import pytest
 
 from gh200_lab.place import ROOT
@@ -22,8 +22,8 @@ from simpletuner.gh200.preflight import check
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (check, new_job):
-        monkeypatch.setattr(module, "upstream_record", lambda read, say: (job_lab.upstream(), ""))
-    keys = job_lab.upstream().keys
+        monkeypatch.setattr(module, "upstream_record", lambda read, say: (job_inputs.upstream(), ""))
+    keys = job_inputs.upstream().keys
     real = check.key_problems
     # The few keys known here are not all a job writes; a test in the fork asks the real parser.
     monkeypatch.setattr(
@@ -33,7 +33,7 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)
-    job_lab.model(tmp_path / "model")
+    job_inputs.model(tmp_path / "model")
 
 
 def made(directory: Path, *words: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def made(directory: Path, *words: str) -> dict[str, Any]:
 
 
 def test_new_job_from_three_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = made(job_lab.images(tmp_path / "images", [(64, 64), (200, 64), (64, 200)]), "--steps", "8")
+    config = made(job_inputs.images(tmp_path / "images", [(64, 64), (200, 64), (64, 200)]), "--steps", "8")
     entry = config["datasets"][0]
     assert config["model_family"] == "sdxl" and config["pretrained_vae_model_name_or_path"] == "model"
     assert entry["instance_data_dir"] == "images" and entry["type"] == "in_memory" and not entry["crop"]
@@ -59,7 +59,7 @@ def test_new_job_from_three_images(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_new_job_keeps_the_three_shapes_of_forty_images(tmp_path: Path) -> None:
     sizes = [(512, 512)] * 20 + [(768, 512)] * 15 + [(512, 768)] * 5
-    config = made(job_lab.images(tmp_path / "images", sizes), "--resolution", "512")
+    config = made(job_inputs.images(tmp_path / "images", sizes), "--resolution", "512")
     entry = config["datasets"][0]
     assert not entry["crop"] and entry["repeats"] == 0 and config["resolution"] == 512
     assert config["max_train_steps"] == 500
@@ -67,27 +67,27 @@ def test_new_job_keeps_the_three_shapes_of_forty_images(tmp_path: Path) -> None:
 
 def test_new_job_keeps_sixty_shapes_and_repeats_all_images(tmp_path: Path) -> None:
     sizes = [(256 + 8 * (number % 60), 512) for number in range(240)]
-    config = made(job_lab.images(tmp_path / "images", sizes), "--resolution", "512", "--effective-batch", "512")
+    config = made(job_inputs.images(tmp_path / "images", sizes), "--resolution", "512", "--effective-batch", "512")
     entry = config["datasets"][0]
     assert not entry["crop"] and "crop_aspect_buckets" not in entry and entry["repeats"] > 9
 
 
 def test_new_job_without_captions_uses_one_sentence(tmp_path: Path) -> None:
-    directory = job_lab.images(tmp_path / "my_cat", [(64, 64)] * 3, caption=None)
+    directory = job_inputs.images(tmp_path / "my_cat", [(64, 64)] * 3, caption=None)
     entry = made(directory)["datasets"][0]
     assert entry["caption_strategy"] == "instanceprompt" and entry["instance_prompt"] == "my cat"
 
 
 def test_new_job_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 4)
-    job_lab.image(directory / "ink.jpg", mode="CMYK", caption="ink")
-    job_lab.image(directory / "deep.png", mode="I;16", caption="deep")
-    job_lab.image(directory / "moving.gif", mode="P", caption="moving")
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 4)
+    job_inputs.image(directory / "ink.jpg", mode="CMYK", caption="ink")
+    job_inputs.image(directory / "deep.png", mode="I;16", caption="deep")
+    job_inputs.image(directory / "moving.gif", mode="P", caption="moving")
     (directory / "empty.png").touch()
     (directory / "broken.jpg").write_text("not an image")
     (directory / "phone.heic").write_bytes(b"\0" * 32)
     (directory / "clip.mp4").write_bytes(b"\0" * 32)
-    job_lab.image(directory / "cut.jpg", (256, 256))
+    job_inputs.image(directory / "cut.jpg", (256, 256))
     (directory / "cut.jpg").write_bytes((directory / "cut.jpg").read_bytes()[:-60])
     before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
     entry = made(directory)["datasets"][0]
@@ -109,8 +109,8 @@ def test_new_job_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: 
 def test_new_job_with_some_captions_names_the_others_or_gives_them_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 3)
-    job_lab.image(directory / "wordless.png")
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 3)
+    job_inputs.image(directory / "wordless.png")
     entry = made(directory)["datasets"][0]
     assert "left out: wordless.png has no caption" in capsys.readouterr().out
     assert not (tmp_path / entry["instance_data_dir"] / "wordless.png").exists()
@@ -137,7 +137,7 @@ def test_new_job_reads_captions_from_one_parquet(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 3, caption=None)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 3, caption=None)
     table = pyarrow.table({"file_name": ["000.png", "001", "sub/002.png"], "caption": ["null", "eins", None]})
     parquet.write_table(table, directory / "captions.parquet")
     entry = made(directory)["datasets"][0]
@@ -148,8 +148,8 @@ def test_new_job_reads_captions_from_one_parquet(tmp_path: Path) -> None:
 
 def test_new_job_takes_spaces_umlauts_and_nested_directories(tmp_path: Path) -> None:
     directory = tmp_path / "Ünser Ördner"
-    job_lab.image(directory / "Ö ne" / "bild eins.png", caption="größe")
-    job_lab.image(directory / "b" / "c" / "zwei.png", caption="zwei")
+    job_inputs.image(directory / "Ö ne" / "bild eins.png", caption="größe")
+    job_inputs.image(directory / "b" / "c" / "zwei.png", caption="zwei")
     assert new_job.main([str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
     (job,) = (tmp_path / "jobs").iterdir()
     config = json.loads((job / "config.json").read_text(encoding="utf-8"))
@@ -174,14 +174,14 @@ def test_new_job_ends_in_one_clear_error(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "jobs/taken").mkdir(parents=True)
-    job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     assert new_job.main(["--root", str(tmp_path), *words]) == 2
     assert said in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["taken"]
 
 
 def test_new_job_never_writes_over_a_job_and_finds_a_free_name(tmp_path: Path) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     for _ in range(2):
         assert new_job.main([str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["images", "images-2"]
@@ -190,7 +190,7 @@ def test_new_job_never_writes_over_a_job_and_finds_a_free_name(tmp_path: Path) -
 def test_new_job_leaves_nothing_when_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     monkeypatch.setattr(
         "simpletuner.gh200.new_job.write.json.dumps",
         lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left")),
@@ -200,8 +200,8 @@ def test_new_job_leaves_nothing_when_it_cannot_be_written(
 
 
 def test_new_job_for_another_family(tmp_path: Path) -> None:
-    job_lab.model(tmp_path / "m3", "StableDiffusion3Pipeline", "transformer")
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    job_inputs.model(tmp_path / "m3", "StableDiffusion3Pipeline", "transformer")
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     words = [str(directory), "--model", str(tmp_path / "m3"), "--name", "l", "--root", str(tmp_path)]
     assert new_job.main(words) == 0
     config = json.loads((tmp_path / "jobs/l/config.json").read_text())
@@ -210,7 +210,7 @@ def test_new_job_for_another_family(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".caption", ".TXT"])
 def test_new_job_reads_captions_of_other_tools(tmp_path: Path, suffix: str) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 3, caption=None)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 3, caption=None)
     for number in range(3):
         (directory / f"00{number}{suffix}").write_text(f"eins {number}\n")
     config = made(directory)
@@ -221,7 +221,7 @@ def test_new_job_reads_captions_of_other_tools(tmp_path: Path, suffix: str) -> N
 
 @pytest.mark.parametrize("name", ["metadata.jsonl", "metadata.csv"])
 def test_new_job_reads_captions_from_a_table_of_lines(tmp_path: Path, name: str) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2, caption=None)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2, caption=None)
     rows = ['{"file_name": "000.png", "text": "null"}', '{"file_name": "001.png", "text": "eins"}']
     text = "\n".join(rows) if name.endswith("jsonl") else 'file_name,text\n000.png,null\n001.png,"eins"\n'
     (directory / name).write_text(text)
@@ -230,7 +230,7 @@ def test_new_job_reads_captions_from_a_table_of_lines(tmp_path: Path, name: str)
 
 
 def test_new_job_names_captions_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 3)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 3)
     (directory / "001.txt").write_bytes("café".encode("latin-1"))
     made(directory)
     assert "left out: 001.png has a caption that cannot be used: 001.txt is not UTF-8" in capsys.readouterr().out
@@ -244,8 +244,8 @@ def test_new_job_leaves_out_an_image_that_would_share_a_latent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Upstream names a latent after the image without its suffix: two would share one, in silence."""
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
-    job_lab.image(directory / "000.jpg", (128, 64))
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
+    job_inputs.image(directory / "000.jpg", (128, 64))
     (directory / "001.jpg").write_text("not an image")
     images = tmp_path / made(directory)["datasets"][0]["instance_data_dir"]
     assert "left out: 000.png differs from 000.jpg in the suffix only" in capsys.readouterr().out
@@ -254,7 +254,7 @@ def test_new_job_leaves_out_an_image_that_would_share_a_latent(
 
 
 def test_new_job_leaves_out_names_no_config_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     (directory / os.fsdecode(b"\xff.png")).write_bytes((directory / "000.png").read_bytes())
     (directory / os.fsdecode(b"\xff.mp4")).touch()
     made(directory)
@@ -268,7 +268,7 @@ def test_new_job_leaves_out_names_no_config_can_hold(tmp_path: Path, capsys: pyt
 def test_new_job_whose_name_is_taken_meanwhile_is_rejected_or_takes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     real = new_job.free_name
 
     def slow(root: Path, wanted: str | None, named: Path) -> str:
@@ -293,14 +293,14 @@ def test_new_job_whose_name_is_taken_meanwhile_is_rejected_or_takes_the_next(
 
 
 def test_new_job_of_an_earlier_jobs_name_does_not_get_its_buckets(tmp_path: Path) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     (directory / "aspect_ratio_bucket_indices_job.json").write_text("{}")
     config = made(directory)
     assert config["datasets"][0]["id"] == "job-2" and config["output_dir"] == "jobs/job/output"
 
 
 def test_new_job_that_could_not_work_is_not_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     words = [str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path), "--name", "job"]
     assert new_job.main([*words, "--vae", "models/none"]) == 2
     said = capsys.readouterr().err
@@ -318,14 +318,14 @@ def test_new_job_rejects_a_number_that_cannot_be_meant(tmp_path: Path, words: st
 
 
 def test_new_job_of_a_few_steps_has_the_batch_it_says(tmp_path: Path) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)])
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)])
     config = made(directory, "--steps", "1")
     assert "target_effective_batch_size" not in config["gh200_optimizations"]
     assert config["gradient_accumulation_steps"] == 4 and config["datasets"][0]["repeats"] == 3
 
 
 def test_new_job_takes_a_vae_from_where_the_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     (tmp_path / "place" / "own vae").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "place")
     assert made(directory, "--vae", "own vae")["pretrained_vae_model_name_or_path"] == "place/own vae"
@@ -333,7 +333,7 @@ def test_new_job_takes_a_vae_from_where_the_command_was_typed(tmp_path: Path, mo
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_new_job_links_to_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
-    directory = job_lab.images(tmp_path / "images", [(64, 64)] * 2)
+    directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     directory.chmod(0o555)
     assert made(directory)["datasets"][0]["instance_data_dir"] == "jobs/job/images"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from superchip_trainer import Trainer, leaving_of
+from preemption_trainer import Trainer, leaving_of
 
 from gh200_lab.place import ROOT
 from simpletuner.gh200.preemption import hooks
@@ -104,7 +104,7 @@ def test_superchip_the_next_start_takes_the_marker_away_and_finds_its_place(
 
 
 def test_superchip_one_signalled_rank_of_two_takes_the_other_with_it(tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(HERE / "superchip_trainer.py")]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(HERE / "preemption_trainer.py")]
     variables = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *launch, str(tmp_path), "1"], env=variables, capture_output=True, text=True, check=False

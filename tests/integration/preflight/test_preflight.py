@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import job_lab
+import job_inputs
 import pytest
 from PIL import Image
 
@@ -34,13 +34,13 @@ runpy.run_module("simpletuner.gh200.preflight", run_name="__main__", alter_sys=T
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "upstream_record", lambda read, say: (job_lab.upstream(), ""))
+    monkeypatch.setattr(check, "upstream_record", lambda read, say: (job_inputs.upstream(), ""))
 
 
 def config(tmp_path: Path, sizes: list[tuple[int, int]], **changes: Any) -> dict[str, Any]:
-    job_lab.images(tmp_path / "images", sizes)
+    job_inputs.images(tmp_path / "images", sizes)
     if not (tmp_path / "model").exists():
-        job_lab.model(tmp_path / "model")
+        job_inputs.model(tmp_path / "model")
     entry = {"id": "one", "type": "local", "instance_data_dir": str(tmp_path / "images"), "resolution": 64}
     return {
         "model_family": "sdxl",
@@ -104,29 +104,29 @@ def test_preflight_names_everything_wrong_at_once(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_preflight_reads_a_value_as_upstream_does(key: str, value: object, wrong: bool) -> None:
-    found, _ = key_problems({key: value}, job_lab.upstream())
+    found, _ = key_problems({key: value}, job_inputs.upstream())
     assert [problem.path for problem in found if problem.path == key.lstrip("-")] == [key] * wrong
 
 
 def test_preflight_knows_what_upstream_takes_for_short_and_cannot_do_without() -> None:
-    found, notes = key_problems({"learning": 1}, job_lab.upstream())
+    found, notes = key_problems({"learning": 1}, job_inputs.upstream())
     assert notes == ['"learning" is taken as the short form of "learning_rate"']
     missing = [problem.path for problem in found]
     assert missing == ["model_family", "model_type", "output_dir", "optimizer", "data_backend_config"]
-    again, _ = key_problems({"datasets": [{"id": "a"}]}, job_lab.upstream())
+    again, _ = key_problems({"datasets": [{"id": "a"}]}, job_inputs.upstream())
     assert "data_backend_config" not in [problem.path for problem in again]
 
 
 def test_preflight_rejects_keys_that_stop_upstream_together() -> None:
     made = {"optimizer": "adamw_bf16", "mixed_precision": "no", "num_train_epochs": 1}
-    assert "needs" in str(next(combination_problems(made, job_lab.upstream())))
-    assert "64000 pixels" in str(next(combination_problems({"validation_resolution": 64}, job_lab.upstream())))
-    assert "nothing would be trained" in str(next(combination_problems({"num_train_epochs": 0}, job_lab.upstream())))
+    assert "needs" in str(next(combination_problems(made, job_inputs.upstream())))
+    assert "64000 pixels" in str(next(combination_problems({"validation_resolution": 64}, job_inputs.upstream())))
+    assert "nothing would be trained" in str(next(combination_problems({"num_train_epochs": 0}, job_inputs.upstream())))
 
 
 def test_preflight_finds_a_typo_in_a_dataset() -> None:
     entry = {"id": "a", "repeat": 3, "instance_data_dirs": "x", "my_own_note": 1, "disable": False}
-    found = [problem.path for problem in dataset_key_problems([entry], job_lab.upstream())]
+    found = [problem.path for problem in dataset_key_problems([entry], job_inputs.upstream())]
     assert found == ["datasets[0].repeat", "datasets[0].instance_data_dirs"]
 
 
@@ -230,7 +230,7 @@ def test_preflight_counts_a_smaller_base_as_smaller(tmp_path: Path) -> None:
 
 def test_preflight_names_images_that_would_share_one_latent(tmp_path: Path) -> None:
     made = config(tmp_path, [(64, 64)] * 3)
-    job_lab.image(tmp_path / "images" / "001.jpg", caption="a")
+    job_inputs.image(tmp_path / "images" / "001.jpg", caption="a")
     (warning,) = check.preflight(Path("job.json"), made, 1, {}).warnings
     assert "one latent" in warning and "001.jpg, 001.png" in warning
 

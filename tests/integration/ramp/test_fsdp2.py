@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from superchip_ranks import WINDOWS, one_rank
+from fsdp2_rank import WINDOWS, one_rank
 
 from gh200_lab.place import ROOT
 
@@ -24,7 +24,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     told = tmp_path_factory.mktemp("fsdp2") / "told"
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={RANKS}"]
     variables = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launch, str(HERE / "superchip_ranks.py"), str(told)]
+    command = [sys.executable, *launch, str(HERE / "fsdp2_rank.py"), str(told)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads(Path(f"{told}.{rank}").read_text()) for rank in range(RANKS)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from superchip_machines import LIMIT, Machines, missing_privilege
+from two_machines import LIMIT, Machines, missing_privilege
 
 pytestmark = [
     pytest.mark.integration,

@@ -19,7 +19,7 @@ from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.runtime import Run, begin, current, end
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks
-from tests.support.unified_lab import DirectoryBackend, tiered
+from tests.support.fake_cache_backend import DirectoryBackend, tiered
 
 ALL_ON = {
     "cache_config": {"vae_cache_type": "unified_memory", "persistent_cache": False},

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 from setup_lab import ROOT, program
+from terminal import in_terminal
 
 from gh200_lab import process, stages
 from gh200_lab.quickstart import run as quickstart
-from tests.terminal import in_terminal
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from setup_lab import Checkout, find_uv, make_checkout, program
-
-from tests.terminal import in_terminal
+from terminal import in_terminal
 
 pytestmark = pytest.mark.unit
 

@@ -31,7 +31,7 @@ from simpletuner.gh200.telemetry.loop_clock import LoopClock
 from simpletuner.gh200.telemetry.reader import read_directory
 from simpletuner.gh200.telemetry.record import Cost, Kind, Record
 from simpletuner.gh200.trainer import TrainerHooks
-from tests.support.unified_lab import DirectoryBackend, tiered
+from tests.support.fake_cache_backend import DirectoryBackend, tiered
 
 pytestmark = pytest.mark.unit
 SLOWLY = {"telemetry_interval": 3600}

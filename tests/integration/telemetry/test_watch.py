@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminal import in_terminal
 
 from gh200_lab.place import ROOT
 from simpletuner.gh200.telemetry.files import append, path_of
@@ -30,7 +31,6 @@ from simpletuner.gh200.telemetry.record import (
     Seconds,
     WindowMetrics,
 )
-from tests.terminal import in_terminal
 
 pytestmark = pytest.mark.unit
 GB = 10**9

@@ -194,7 +194,7 @@ class Run:
     def __init__(self, root: Path, output: Path, ranks: int = 2, torchrun: bool = False, **order: Any) -> None:
         output.mkdir()
         self.output, self.ranks = output, ranks
-        script = [str(ROOT / "tests/support/dataset_rank.py"), str(root), str(output), json.dumps(order)]
+        script = [str(ROOT / "tests/support/ram_rank.py"), str(root), str(output), json.dumps(order)]
         usual = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         if torchrun:
             command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]

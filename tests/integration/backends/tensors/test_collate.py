@@ -25,7 +25,7 @@ from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.runtime import end
 from simpletuner.gh200.state import StateHooks
 from tests.cuda_sim.processes import Machine, read_log
-from tests.support.unified_lab import DirectoryBackend, tiered, unified
+from tests.support.fake_cache_backend import DirectoryBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ ON_THE_DRIVER = """
 import torch
 from gh200_lab.memory_run import begin_memory_run, held, store
 from simpletuner.gh200.runtime import end
-from tests.support.unified_lab import DirectoryBackend, tiered, unified
+from tests.support.fake_cache_backend import DirectoryBackend, tiered, unified
 from simpletuner.gh200.backends.tensors import hooks as cache_sites
 from simpletuner.gh200.memory import hints as uvm
 def load(backend, n, size=40_000):

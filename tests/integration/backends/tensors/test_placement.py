@@ -19,7 +19,7 @@ from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.memory.transfer_paths import Way
 from simpletuner.gh200.preflight.config import latent_batch
 from simpletuner.gh200.runtime import end
-from tests.support.unified_lab import DirectoryBackend, tiered, unified
+from tests.support.fake_cache_backend import DirectoryBackend, tiered, unified
 
 MB = 1 << 20
 

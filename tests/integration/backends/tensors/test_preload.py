@@ -28,7 +28,7 @@ from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.runtime import end
 from tests.cuda_sim.processes import Machine
-from tests.support.unified_lab import Directory, DirectoryBackend, tiered, unified
+from tests.support.fake_cache_backend import Directory, DirectoryBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
@@ -517,7 +517,7 @@ from gh200_lab.memory_run import begin_memory_run, held
 from simpletuner.gh200.runtime import end
 from tests.integration.backends.tensors.test_preload import TextCache, filled, read_ahead
 from tests.cuda_sim.processes import Machine
-from tests.support.unified_lab import DirectoryBackend, unified
+from tests.support.fake_cache_backend import DirectoryBackend, unified
 
 begin_memory_run(unified())
 with tempfile.TemporaryDirectory() as name:

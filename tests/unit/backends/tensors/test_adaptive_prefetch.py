@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gh200_lab.memory_run import begin_memory_run, held
 from simpletuner.gh200.backends.tensors.batch_prefetch import WINDOW, AdaptivePrefetch
 from simpletuner.gh200.config.cache_options import CacheOptions
-from tests.support.unified_lab import unified
+from tests.support.fake_cache_backend import unified
 
 
 def test_preload_adaptive_prefetch_goes_on_while_batches_are_in_time() -> None:

@@ -23,7 +23,7 @@ from simpletuner.gh200.backends.tensors.cache_kinds import consumer_of
 from simpletuner.gh200.backends.tensors.directories import CacheDirectories
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
-from tests.support.unified_lab import Directory, DirectoryBackend, tiered, unified
+from tests.support.fake_cache_backend import Directory, DirectoryBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget
 from simpletuner.gh200.backends.tensors.entry import build
 from simpletuner.gh200.backends.tensors.reader import NotPlain, Unreadable, read_entry, signature_of, structure_of
 from simpletuner.gh200.config.cache_options import CacheOptions
-from tests.support.unified_lab import unified
+from tests.support.fake_cache_backend import unified
 
 STORED = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,

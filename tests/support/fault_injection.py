@@ -1,6 +1,6 @@
 """Runs a driver of trainings with a death or a pause on the way to the first batch.
 
-What to do comes as JSON in WATCHED_START: `kill` (SIGKILL so many seconds `after` the first event of
+What to do comes as JSON in FAULT_INJECTION: `kill` (SIGKILL so many seconds `after` the first event of
 Python's audit hooks with this name, `on`, whose arguments have the words `of` in them; without a name, after the beginning), `hold`
 (at such an event the process waits for so many `seconds`).
 """
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "WATCHED_START"
+VARIABLE = "FAULT_INJECTION"
 # Whole files are put in their place by a rename.
 PUT = "os.rename"
 

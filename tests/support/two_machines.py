@@ -14,7 +14,7 @@ PORT = 29533
 # Seconds until a rank that hears nothing ends; ranks that start beside other work come tens of seconds apart.
 LIMIT = 60
 CABLE = ("ghsc0", "ghsc1")
-RANK = Path(__file__).with_name("superchip_machine_rank.py")
+RANK = Path(__file__).with_name("two_machines_rank.py")
 
 
 def missing_privilege() -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fault_injection import VARIABLE
 from preloaded import Preloaded
 from tiny import SHORT, VARIABLES, Lab
-from watched_start import VARIABLE
 
 from gh200_lab.tiny.images import make_images
 from gh200_lab.tiny.lab import forget
@@ -35,7 +35,7 @@ class Watched(Preloaded):
     def command(self, tree: Path, config: Path, *arguments: str, watched: bool = False) -> list[str]:
         command = super().command(tree, config, *arguments, watched=watched)
         driver = command.index(str(DRIVE))
-        return [*command[:driver], str(Path(__file__).with_name("watched_start.py")), *command[driver:]]
+        return [*command[:driver], str(Path(__file__).with_name("fault_injection.py")), *command[driver:]]
 
 
 @dataclass(frozen=True)
