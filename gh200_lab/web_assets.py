@@ -89,6 +89,7 @@ def _unpack(entry: dict[str, Any], data: bytes, into: Path) -> None:
 
 
 def main() -> int:
+    """The command: vendors, and prints what it did."""
     try:
         made = vendor(registry_of_npm())
     except NotVendored as error:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 
 START_LIMIT = 400.0
-# Where there is no GPU upstream queues a job for ever: here it is told of one, and the child trains on the CPU.
+# Where there is no GPU upstream queues a job for ever: here one is reported, and the child trains on the CPU.
 PROGRAM = """
 from simpletuner.simpletuner_sdk.server.services import local_gpu_allocator
 local_gpu_allocator.detect_gpu_inventory = lambda: {"devices": [{"index": 0}], "count": 1}
@@ -83,6 +83,7 @@ class WebServer:
         self.stop()
 
     def wait(self) -> None:
+        """Returns when the server answers."""
         deadline = time.monotonic() + START_LIMIT
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
@@ -95,6 +96,7 @@ class WebServer:
         raise NoServer(f"no server after {START_LIMIT} s, or dead:\n{self.log.read_text(errors='replace')[-3000:]}")
 
     def stop(self) -> None:
+        """Ends the server and its jobs."""
         self.http.close()
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
@@ -105,7 +107,9 @@ class WebServer:
                 self.process.wait()
 
     def path(self, name: str) -> Path:
+        """The file of a config."""
         return self.configs / f"{name}.json"
 
     def write(self, name: str, config: Any) -> None:
+        """Writes a config."""
         self.path(name).write_text(json.dumps(config, indent=1), encoding="utf-8")

@@ -78,7 +78,7 @@ COMMANDS: dict[str, How] = {
         "tests/integration/scripts/test_environment.py::test_locks_are_what_their_inputs_give", "lock_environment.sh"
     ),
     ".venv/bin/python -m gh200_lab.web_assets": Elsewhere(
-        "tests/integration/web/test_assets.py::test_web_ui_packages_are_vendored_with_their_licences", "web_assets"
+        "tests/integration/web/test_assets.py::test_packages_are_vendored_with_their_licences", "web_assets"
     ),
     "source .venv/bin/activate": Run(),
     "source scripts/setup_gh200_env.sh": Elsewhere(

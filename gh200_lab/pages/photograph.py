@@ -17,6 +17,7 @@ def digest_of(sources: Iterable[Path]) -> str:
 
 
 def is_marked(image: Path, mark: str, digest: str) -> bool:
+    """Whether an image carries this digest under this mark."""
     from PIL import Image
 
     if not image.is_file():
@@ -37,6 +38,7 @@ def browser_for(shown: Path) -> str | None:
 
 
 def keep(shot: Path, target: Path, mark: str, digest: str) -> None:
+    """Writes a shot, reduced and marked, to its place."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 

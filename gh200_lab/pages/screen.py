@@ -18,6 +18,7 @@ SIZE = "1000,1180"
 
 
 def digest() -> str:
+    """The digest of what makes the quick start's page."""
     return digest_of(_sources())
 
 
@@ -26,10 +27,12 @@ def _sources() -> list[Path]:
 
 
 def is_current(image: Path) -> bool:
+    """Whether the image was made from today's sources."""
     return is_marked(image, MARK, digest())
 
 
 def photograph(target: Path) -> int:
+    """Takes the image; the exit code of the command."""
     browser = browser_for(PAGE)
     if browser is None:
         return 2

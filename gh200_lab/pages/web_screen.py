@@ -17,18 +17,21 @@ FORK = ROOT / "build" / "fork"
 TEMPLATES = ROOT / "simpletuner" / "gh200" / "web" / "templates"
 MARK = "templates"
 WIDTH, LIMIT = 1280, 120_000
-_SHOWN = "/^(Ended|Training|No word)/.test(document.querySelector('[data-gh200-told]')?.textContent ?? '')"
+_SHOWN = "/^(Ended|Training|Silent)/.test(document.querySelector('[data-gh200-status]')?.textContent ?? '')"
 
 
 def digest() -> str:
+    """The digest of what makes the page at /gh200."""
     return digest_of(sorted(TEMPLATES.iterdir()))
 
 
 def is_current(image: Path) -> bool:
+    """Whether the image was made from today's sources."""
     return is_marked(image, MARK, digest())
 
 
 def photograph(target: Path) -> int:
+    """Takes the image; the exit code of the command."""
     browser = browser_for(OUTPUT)
     if browser is None:
         return 2

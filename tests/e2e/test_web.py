@@ -19,7 +19,7 @@ def ours(config: dict[str, Any]) -> dict[str, Any]:
     return {key: config.get(key) for key in OURS}
 
 
-def test_web_ui_save_keeps_every_block(web_server: Server) -> None:
+def test_save_keeps_every_block(web_server: Server) -> None:
     seen = web_server.show("keeps", CONFIG)
     answer = web_server.save(web_server.form(seen, learning_rate="0.0003"))
     assert answer.status_code == 200 and "saved" in answer.text
@@ -28,14 +28,14 @@ def test_web_ui_save_keeps_every_block(web_server: Server) -> None:
     assert ours(after) == ours(CONFIG)
 
 
-def test_web_ui_save_keeps_blocks_of_a_form_that_does_not_have_them(web_server: Server) -> None:
+def test_save_keeps_blocks_of_a_form_that_does_not_have_them(web_server: Server) -> None:
     seen = web_server.show("partly", CONFIG)
     form = {key: text for key, text in web_server.form(seen).items() if key.removeprefix("--") not in OURS}
     assert web_server.save(form).status_code == 200
     assert ours(web_server.read("partly")) == ours(CONFIG)
 
 
-def test_web_ui_save_keeps_older_spellings_and_what_is_misspelt(web_server: Server) -> None:
+def test_save_keeps_older_spellings_and_what_is_misspelt(web_server: Server) -> None:
     older = {
         "use_gh200_trainer": True,
         "initial_effective_batch_size": "4",
@@ -51,14 +51,14 @@ def test_web_ui_save_keeps_older_spellings_and_what_is_misspelt(web_server: Serv
     assert {key: after.get(key) for key in older} == older
 
 
-def test_web_ui_save_changes_one_value_and_no_other(web_server: Server) -> None:
+def test_save_changes_one_value_and_no_other(web_server: Server) -> None:
     seen = web_server.show("one", CONFIG)
     block = CONFIG["gh200_optimizations"] | {"target_effective_batch_size": 8}
     assert web_server.save(web_server.form(seen, gh200_optimizations=json.dumps(block))).status_code == 200
     assert ours(web_server.read("one")) == ours(CONFIG) | {"gh200_optimizations": block}
 
 
-def test_web_ui_block_can_be_emptied(web_server: Server) -> None:
+def test_block_can_be_emptied(web_server: Server) -> None:
     seen = web_server.show("empty", CONFIG)
     assert web_server.save(web_server.form(seen, cache_config=" ")).status_code == 200
     after = web_server.read("empty")
@@ -66,7 +66,7 @@ def test_web_ui_block_can_be_emptied(web_server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ('{"preflight": false,\n "x" 1}', "line 2 column 6"),
         ('{"x": NaN}', "NaN"),
@@ -74,16 +74,16 @@ def test_web_ui_block_can_be_emptied(web_server: Server) -> None:
         ("[" * 100_000, "JSON"),
     ],
 )
-def test_web_ui_broken_json_is_rejected_with_its_place(web_server: Server, text: str, told: str) -> None:
+def test_broken_json_is_rejected_with_its_place(web_server: Server, text: str, reason: str) -> None:
     seen = web_server.show("broken", CONFIG)
     before = web_server.path("broken").read_bytes()
     answer = web_server.save(web_server.form(seen, gh200_optimizations=text, learning_rate="0.5"))
-    assert answer.status_code == 422 and told in answer.json()["detail"]
+    assert answer.status_code == 422 and reason in answer.json()["detail"]
     assert "gh200_optimizations" in answer.json()["detail"]
     assert web_server.path("broken").read_bytes() == before
 
 
-def test_web_ui_config_changed_on_disk_is_not_lost(web_server: Server) -> None:
+def test_config_changed_on_disk_is_not_lost(web_server: Server) -> None:
     seen = web_server.show("changed", CONFIG)
     block = CONFIG["gh200_optimizations"] | {"batch_rampup_steps": 99}
     web_server.write("changed", CONFIG | {"gh200_optimizations": block})
@@ -93,15 +93,15 @@ def test_web_ui_config_changed_on_disk_is_not_lost(web_server: Server) -> None:
     assert answer.status_code == 409 and "changed on disk" in answer.json()["detail"]
     assert "gh200_optimizations" in answer.json()["detail"]
     assert web_server.path("changed").read_bytes() == on_disk
-    # Saved again by somebody who was told: both are there.
-    told = answer.headers["X-GH200-On-Disk"]
-    assert web_server.save(form | {"gh200_replaces": told}).status_code == 200
+    # Saved again after the rejection: both are there.
+    state = answer.headers["X-GH200-On-Disk"]
+    assert web_server.save(form | {"gh200_replaces": state}).status_code == 200
     assert web_server.read("changed")["learning_rate"] == pytest.approx(0.0005)
     kept = list(web_server.configs.glob("changed.json.backup-*"))
     assert [path.read_bytes() for path in kept] == [on_disk]
 
 
-def test_web_ui_two_browsers(web_server: Server) -> None:
+def test_two_browsers(web_server: Server) -> None:
     first, second = web_server.show("two", CONFIG), web_server.show("two")
     assert web_server.save(web_server.form(first, learning_rate="0.0006")).status_code == 200
     assert web_server.save(web_server.form(second, learning_rate="0.0007")).status_code == 409
@@ -115,7 +115,7 @@ def test_web_ui_two_browsers(web_server: Server) -> None:
     assert web_server.path("other").read_bytes() == before
 
 
-def test_web_ui_saves_at_once_have_one_winner(web_server: Server) -> None:
+def test_saves_at_once_have_one_winner(web_server: Server) -> None:
     forms = [web_server.form(web_server.show("race", CONFIG), learning_rate=f"0.00{rate}") for rate in range(1, 9)]
     with ThreadPoolExecutor(8) as pool:
         answers = [answer.status_code for answer in pool.map(web_server.save, forms)]
@@ -126,7 +126,7 @@ def test_web_ui_saves_at_once_have_one_winner(web_server: Server) -> None:
 @pytest.mark.parametrize(
     "name", ["../outside", "..%2Foutside", "a/../../outside", "..", "x\0y", "<img src=x>", "Käfer 1"]
 )
-def test_web_ui_hostile_config_name_leads_nowhere(web_server: Server, name: str) -> None:
+def test_hostile_config_name_leads_nowhere(web_server: Server, name: str) -> None:
     outside = [web_server.directory / file for file in ("outside.json", "config.json")]
     for path in outside:
         path.write_text('{"theirs": 1}')
@@ -142,7 +142,7 @@ def test_web_ui_hostile_config_name_leads_nowhere(web_server: Server, name: str)
     assert web_server.http.get("/api/configs/active").json()["name"] != name
 
 
-def test_web_ui_config_in_a_directory_of_its_own(web_server: Server) -> None:
+def test_config_in_a_directory_of_its_own(web_server: Server) -> None:
     directory = web_server.configs / "in-directory"
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(CONFIG))
@@ -153,7 +153,7 @@ def test_web_ui_config_in_a_directory_of_its_own(web_server: Server) -> None:
     assert not web_server.path("in-directory").exists()
 
 
-def test_web_ui_thousands_of_datasets(web_server: Server) -> None:
+def test_thousands_of_datasets(web_server: Server) -> None:
     many = [{**CONFIG["datasets"][0], "id": f"images-{number}"} for number in range(5000)]
     seen = web_server.show("many", CONFIG | {"datasets": [*many, CONFIG["datasets"][1]]})
     changed = [{**entry, "repeats": 2} for entry in many]
@@ -166,7 +166,7 @@ def test_web_ui_thousands_of_datasets(web_server: Server) -> None:
     web_server.show("mine")
 
 
-def test_web_ui_unreadable_config_is_not_replaced(web_server: Server) -> None:
+def test_unreadable_config_is_not_replaced(web_server: Server) -> None:
     seen = web_server.show("torn", CONFIG)
     web_server.path("torn").write_text('{"half": ')
     answer = web_server.save(web_server.form(seen))
@@ -175,7 +175,7 @@ def test_web_ui_unreadable_config_is_not_replaced(web_server: Server) -> None:
     web_server.write("torn", CONFIG)  # upstream's server shows no page at all while the active config is broken
 
 
-def test_web_ui_other_ways_to_save_keep_blocks(web_server: Server) -> None:
+def test_other_ways_to_save_keep_blocks(web_server: Server) -> None:
     # The page reads a config whole, changes a key and puts it back whole.
     config = json.loads(web_server.show("put", CONFIG))["config"] | {"--learning_rate": "0.0009"}
     assert web_server.http.put("/api/configs/put", json={"name": "put", "config": config}).status_code == 200
@@ -194,7 +194,7 @@ def test_web_ui_other_ways_to_save_keep_blocks(web_server: Server) -> None:
     assert ours(kept) == ours(CONFIG)
 
 
-def test_web_ui_lists_configs_with_inline_datasets(web_server: Server) -> None:
+def test_lists_configs_with_inline_datasets(web_server: Server) -> None:
     web_server.show("inline", CONFIG)
     web_server.write("only_datasets", {"datasets": CONFIG["datasets"]})
     names = {item["name"] for item in web_server.http.get("/api/configs/").json()["configs"]}
@@ -203,7 +203,7 @@ def test_web_ui_lists_configs_with_inline_datasets(web_server: Server) -> None:
     assert "inline" not in {Path(item.get("path", item["name"])).stem for item in offered}
 
 
-def test_web_ui_validate_names_the_nearest_key(web_server: Server) -> None:
+def test_validate_names_the_nearest_key(web_server: Server) -> None:
     seen = web_server.show("typo", CONFIG)
     block = json.dumps({"target_effective_batch_sise": 4, "<img src=x>": 1})
     answer = web_server.http.post("/api/training/validate", data=web_server.form(seen, gh200_optimizations=block))
@@ -213,7 +213,7 @@ def test_web_ui_validate_names_the_nearest_key(web_server: Server) -> None:
     assert "<img" not in answer.text and "&lt;img" in answer.text
 
 
-def test_web_ui_start_answers_with_what_preflight_found(web_server: Server) -> None:
+def test_start_answers_with_what_preflight_found(web_server: Server) -> None:
     seen = web_server.show("no-data", CONFIG)
     answer = web_server.http.post("/api/training/start", data=web_server.form(seen))
     assert "Cannot Start" in answer.text and "images" in answer.text and "does not exist" in answer.text
@@ -222,7 +222,7 @@ def test_web_ui_start_answers_with_what_preflight_found(web_server: Server) -> N
 @pytest.mark.parametrize(
     ("tab", "name"), [("basic", "cache_config"), ("hardware", "gh200_optimizations"), ("basic", "datasets")]
 )
-def test_web_ui_blocks_are_fields_of_upstreams_tabs(web_server: Server, tab: str, name: str) -> None:
+def test_blocks_are_fields_of_upstreams_tabs(web_server: Server, tab: str, name: str) -> None:
     web_server.show("fields", CONFIG)
     shown = web_server.http.get(f"/web/trainer/tabs/{tab}").text
     area = re.search(rf'<textarea[^>]*\bname="{name}"[^>]*>(.*?)</textarea>', shown, re.DOTALL)
@@ -231,20 +231,20 @@ def test_web_ui_blocks_are_fields_of_upstreams_tabs(web_server: Server, tab: str
     assert name in {item["name"] for item in found}
 
 
-def test_web_ui_has_no_tab_of_its_own_and_says_which_saves_to_reject(web_server: Server) -> None:
+def test_has_no_tab_of_its_own_and_says_which_saves_to_reject(web_server: Server) -> None:
     page = web_server.http.get("/web/trainer").text
     assert 'data-tab="gh200"' not in page and "X-GH200-On-Disk" in page
     assert web_server.http.get("/web/trainer/tabs/gh200").status_code == 404
 
 
-def test_web_ui_page_of_the_run(web_server: Server) -> None:
+def test_page_of_the_run(web_server: Server) -> None:
     web_server.show("run", CONFIG)
     assert "data-gh200-live" in web_server.http.get("/gh200").text
-    told = web_server.http.get("/gh200/live").json()
-    assert told["planned"][0] == [0, 1] and told["planned"][-1][1] == 4 and "no run yet" in told["nothing"]
+    run = web_server.http.get("/gh200/live").json()
+    assert run["planned"][0] == [0, 1] and run["planned"][-1][1] == 4 and "no run yet" in run["nothing"]
 
 
-def test_web_ui_datasets_in_memory(web_server: Server) -> None:
+def test_datasets_in_memory(web_server: Server) -> None:
     plan = [{"id": "p", "type": "in_memory", "dataset_type": "image", "instance_data_dir": "images",
              "cache_dir_vae": "c", "in_memory": {"compression": "zstd"}}]  # fmt: skip
     saved = web_server.http.post("/api/datasets/plan", json={"datasets": plan})

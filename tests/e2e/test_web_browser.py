@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow(reason="a browser")
 RAMP = CONFIG["gh200_optimizations"]
 
 
-def test_web_ui_browser_finds_changes_saves_and_loads_again(chromium: Any, web_server: Server) -> None:
+def test_finds_changes_saves_and_loads_again(chromium: Any, web_server: Server) -> None:
     exact = RAMP | {"mine": [1.0, None, True, [[0.1, "\u00e9"]], {"deeper": []}]}
     web_server.show("seen", CONFIG | {"gh200_optimizations": exact})
     before = web_server.read("seen")
@@ -40,7 +40,7 @@ def test_web_ui_browser_finds_changes_saves_and_loads_again(chromium: Any, web_s
         assert browser.block() == changed
 
 
-def test_web_ui_browser_an_emptied_block_is_gone(chromium: Any, web_server: Server) -> None:
+def test_an_emptied_block_is_gone(chromium: Any, web_server: Server) -> None:
     web_server.show("emptied", CONFIG)
     with opened(chromium, web_server) as browser:
         browser.enter("")
@@ -49,7 +49,7 @@ def test_web_ui_browser_an_emptied_block_is_gone(chromium: Any, web_server: Serv
     assert {key: after.get(key) for key in OURS} == {key: CONFIG[key] for key in OURS} | {"gh200_optimizations": None}
 
 
-def test_web_ui_browser_rejects_broken_json_and_names_a_typo(chromium: Any, web_server: Server) -> None:
+def test_rejects_broken_json_and_names_a_typo(chromium: Any, web_server: Server) -> None:
     web_server.show("wrong", CONFIG)
     before = web_server.path("wrong").read_bytes()
     with opened(chromium, web_server) as browser:
@@ -64,7 +64,7 @@ def test_web_ui_browser_rejects_broken_json_and_names_a_typo(chromium: Any, web_
         assert "line 1 column 23" in browser.press("runBtn", "#training-status")
 
 
-def test_web_ui_browser_two_of_them_on_one_config(chromium: Any, web_server: Server) -> None:
+def test_two_of_them_on_one_config(chromium: Any, web_server: Server) -> None:
     web_server.show("both", CONFIG)
     with opened(chromium, web_server) as first, opened(chromium, web_server) as second:
         second.expected = "409"
@@ -74,14 +74,14 @@ def test_web_ui_browser_two_of_them_on_one_config(chromium: Any, web_server: Ser
         assert second.save() == 409
         assert "changed on disk" in second.page.inner_text("body")
         assert web_server.read("both")["gh200_optimizations"]["batch_rampup_steps"] == 6
-        assert second.save() == 200, "told once, saved again: the file is replaced and kept"
+        assert second.save() == 200, "rejected once, saved again: the file is replaced and kept"
         assert web_server.read("both")["gh200_optimizations"]["batch_rampup_steps"] == 7
         assert len(list(web_server.configs.glob("both.json.backup-*"))) == 1
         second.enter(RAMP | {"batch_rampup_steps": 9})
         assert second.save() == 200, "its own save is what the page shows now"
 
 
-def test_web_ui_browser_config_changes_on_disk_under_it(chromium: Any, web_server: Server) -> None:
+def test_config_changes_on_disk_under_it(chromium: Any, web_server: Server) -> None:
     hostile = "<img src=x onerror=alert(1)>"
     web_server.write(hostile, CONFIG)
     many = [{**CONFIG["datasets"][0], "id": f"images-{number}"} for number in range(5000)]
@@ -108,7 +108,7 @@ def test_web_ui_browser_config_changes_on_disk_under_it(chromium: Any, web_serve
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_web_ui_browser_page_of_the_run_fits_the_screen(chromium: Any, web_server: Server, width: int) -> None:
+def test_page_of_the_run_fits_the_screen(chromium: Any, web_server: Server, width: int) -> None:
     web_server.show("fits", CONFIG)
     with opened(chromium, web_server, width, tab=False) as browser:
         browser.page.goto(f"{browser.home}/gh200")

@@ -1,4 +1,4 @@
-"""A training that people start from the page: what its processes are told, what the page shows of it, how it dies."""
+"""A training that people start from the page: its arguments, what the page shows, its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.web_lab import OURS, Server
 
 pytestmark = [pytest.mark.slow(reason="a browser, and trainings started from the page"), pytest.mark.timeout(1800)]
 LIMIT = 900_000
-STEP = "Number(document.querySelector('[data-gh200-told]')?.textContent.match(/^Training: step (\\d+)/)?.[1] ?? -1)"
+STEP = "Number(document.querySelector('[data-gh200-status]')?.textContent.match(/^Training: step (\\d+)/)?.[1] ?? -1)"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def job(tmp_path: Path, web_server: Server) -> Iterator[dict[str, Any]]:
     web_server.http.post("/api/training/stop")
 
 
-def test_web_ui_job_from_the_page_carries_everything_and_is_watched(
+def test_from_the_page_carries_everything_and_is_watched(
     chromium: Any, web_server: Server, job: dict[str, Any]
 ) -> None:
     web_server.show("job", job)
@@ -41,11 +41,11 @@ def test_web_ui_job_from_the_page_carries_everything_and_is_watched(
         page.wait_for_selector("[data-gh200-live] polyline")
         page.wait_for_function(f"{STEP} > 0", timeout=LIMIT)
         first = page.evaluate(STEP)
-        figures = page.inner_text("[data-gh200-figures]")
+        measurements = page.inner_text("[data-gh200-measurements]")
         page.wait_for_function(f"{STEP} > {first}", timeout=LIMIT)
-        assert page.inner_text("[data-gh200-figures]") != figures
+        assert page.inner_text("[data-gh200-measurements]") != measurements
         assert {"window", "step time", "RAM of the process", "datasets in RAM", "cache hits"} <= set(
-            page.locator("[data-gh200-figures] dt").all_inner_texts()
+            page.locator("[data-gh200-measurements] dt").all_inner_texts()
         )
         assert int(page.get_attribute("[data-gh200-here]", "data-gh200-here") or 0) >= first
         assert browser.juts_out() == []
@@ -54,11 +54,11 @@ def test_web_ui_job_from_the_page_carries_everything_and_is_watched(
         }
         assert trainers
         for words in trainers.values():
-            told = {flag.removeprefix("--"): text for flag, _, text in (word.partition("=") for word in words)}
+            arguments = {flag.removeprefix("--"): text for flag, _, text in (word.partition("=") for word in words)}
             for key in job.keys() & {*OURS} - {"$schema"}:
-                assert json.loads(told[key]) == job[key]
+                assert json.loads(arguments[key]) == job[key]
         for pid in trainers:
             os.kill(pid, signal.SIGKILL)
         page.wait_for_function(
-            "document.querySelector('[data-gh200-told]').textContent.startsWith('No word for')", timeout=60_000
+            "document.querySelector('[data-gh200-status]').textContent.startsWith('Silent for')", timeout=60_000
         )

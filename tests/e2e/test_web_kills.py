@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.web_lab import CONFIG, OURS, Server
 
-pytestmark = [pytest.mark.slow(reason="kills web servers, each at another moment"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow(reason="kills web servers, each at another time"), pytest.mark.timeout(1800)]
 # Everything is imported once; each server is a child, and a killed one has a successor at once.
 _PROGRAM = """
 import os
@@ -78,7 +78,7 @@ def save_and_kill(server: Mortal, form: dict[str, str], delay: float | None) -> 
     return answers == [200]
 
 
-def test_web_ui_server_killed_in_the_middle_of_a_save_leaves_the_old_file_or_the_new(mortal: Mortal) -> None:
+def test_server_killed_in_the_middle_of_a_save_leaves_the_old_file_or_the_new(mortal: Mortal) -> None:
     mortal.show("dies", LARGE)
     torn = 0
     for attempt in range(KILLS):
@@ -87,14 +87,14 @@ def test_web_ui_server_killed_in_the_middle_of_a_save_leaves_the_old_file_or_the
         rate = f"0.00{attempt + 1:02d}"
         form = {key: text for key, text in mortal.form(seen, learning_rate=rate).items() if key != "--datasets"}
         del form["gh200_seen"]
-        # Every second one as soon as its first byte is written, the others at other moments.
+        # Every second one as soon as its first byte is written, the others at other times.
         known = mortal.parts("dies")
         answered = save_and_kill(mortal, form, None if attempt % 2 else 0.02 * attempt)
         torn += len(mortal.parts("dies") - known)
         after = mortal.read("dies")
         assert {key: after.get(key) for key in OURS} == {key: LARGE[key] for key in OURS}
         assert after["learning_rate"] in (before["learning_rate"], pytest.approx(float(rate)))
-        assert not answered or after["learning_rate"] == pytest.approx(float(rate)), "told saved, and it is not"
+        assert not answered or after["learning_rate"] == pytest.approx(float(rate)), "answered as saved, and it is not"
         mortal.wait()
     print(f"{KILLS} servers killed, {torn} of them while they wrote")
     assert torn, "no server died while it wrote: the test shows nothing"

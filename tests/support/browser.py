@@ -1,4 +1,4 @@
-"""Opens a page in Debian's chromium, headless, and tells what a person would see: console messages and pixels."""
+"""Opens a page in Debian's chromium, headless, and returns what a person would see: console messages and pixels."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ document.getElementById("page").onload = (event) => {{
 
 @dataclass(frozen=True)
 class Look:
+    """Console messages and a screenshot."""
+
     console: list[str]
     image: Image.Image
 
@@ -72,14 +74,17 @@ class Layout:
 
 
 def find_browser() -> str | None:
+    """Chromium's path, or None."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 def need_browser() -> str:
+    """Chromium's path; skips the test without it."""
     return find_browser() or pytest.skip(MISSING)
 
 
 def look(browser: str, page: Path, directory: Path, options: Iterable[str] = ("--window-size=1000,2600",)) -> Look:
+    """Opens a page and takes a screenshot."""
     screenshot = directory / "screenshot.png"
     command = [browser, *OPTIONS, *options, f"--user-data-dir={directory / 'profile'}"]
     command += [f"--screenshot={screenshot}", page.as_uri()]
@@ -94,7 +99,7 @@ def lay_out(browser: str, page: Path, directory: Path, width: int, dark: bool = 
     framed.write_text(FRAME.format(width=width, height=height, page=source), encoding="utf-8")
     options = [f"--window-size={max(width, 500)},{height}", f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
     seen = look(browser, framed, directory, options)
-    told = [message for message in seen.console if message.startswith("LAYOUT ")]
-    facts: dict[str, Any] = json.loads(told[0].removeprefix("LAYOUT ").replace("'", '"'))
-    rest = [message for message in seen.console if message not in told]
+    layout = [message for message in seen.console if message.startswith("LAYOUT ")]
+    facts: dict[str, Any] = json.loads(layout[0].removeprefix("LAYOUT ").replace("'", '"'))
+    rest = [message for message in seen.console if message not in layout]
     return Layout(Look(rest, seen.image.crop((0, 0, width, height))), **facts)

@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.web_lab import Server
 
 LIMIT = 120_000
-# Upstream's own: its sdist has no sounds, and asks for them; a field of its first tab may not be filled yet when it is read.
+# Upstream's own: its sdist lacks the audio files its page loads; a field of its first tab may not be filled yet when it is read.
 _UPSTREAMS = ("/api/sounds/", "Failed to update webhook config")
 _READY = "window.Alpine?.store('trainer')?.activeEnvironmentConfig != null"
 # A click on a tab may load it twice, and upstream takes what was typed before the second answer for unchanged.
@@ -36,32 +36,37 @@ class Browser:
         page.on("pageerror", lambda error: self.wrong.append(f"page error: {error}"))
         page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on("request", self._asked)
-        page.on("console", self._said)
+        page.on("console", self._logged)
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self.home, "data:", "blob:")):
             self.wrong.append(f"another host: {request.url}")
 
-    def _said(self, message: Any) -> None:
-        told = f"{message.text} ({message.location.get('url', '')})"
-        if message.type == "error" and not any(known in told for known in (*_UPSTREAMS, self.expected)):
-            self.wrong.append(told)
+    def _logged(self, message: Any) -> None:
+        text = f"{message.text} ({message.location.get('url', '')})"
+        if message.type == "error" and not any(known in text for known in (*_UPSTREAMS, self.expected)):
+            self.wrong.append(text)
 
     def open(self) -> None:
+        """Opens the trainer page."""
         self.page.goto(f"{self.home}/web/trainer")
         self.page.wait_for_function(_READY)
 
     def open_tab(self) -> None:
+        """Opens the Hardware tab."""
         self.page.evaluate("document.querySelector('[data-tab=hardware]').click()")
         self.wait_for_tab()
 
     def wait_for_tab(self) -> None:
+        """Returns when the tab's fields are filled."""
         self.page.wait_for_function(_FILLED)
 
     def text(self) -> str:
+        """The selector of the block's field."""
         return "textarea[name=gh200_optimizations]"
 
     def block(self) -> Any:
+        """The block as the page shows it."""
         return json.loads(self.page.input_value(self.text()))
 
     def enter(self, block: Any) -> None:
@@ -85,8 +90,8 @@ class Browser:
         self.page.click(f"#{button}")
         shown = self.page.locator(f"{answer} .alert").first
         shown.wait_for()
-        told: str = shown.inner_text()
-        return told
+        message: str = shown.inner_text()
+        return message
 
     def juts_out(self) -> list[str]:
         """Elements of the page at /gh200 that do not fit the width of the window."""

@@ -71,6 +71,7 @@ class Server(WebServer):
         return found
 
     def read(self, name: str) -> dict[str, Any]:
+        """A config as it is on disk."""
         loaded: dict[str, Any] = json.loads(self.path(name).read_text(encoding="utf-8"))
         return loaded
 
@@ -96,4 +97,5 @@ class Server(WebServer):
         return texts | {f"--{key}": text for key, text in changes.items()} | {"gh200_seen": seen}
 
     def save(self, form: dict[str, str]) -> httpx.Response:
+        """Submits a form as the page's Save does."""
         return self.http.post("/api/training/config", data=form)

@@ -1,1 +1,1 @@
-"""The fork in upstream's web UI: its blocks kept and shown as fields, and what a run tells about itself."""
+"""The fork in upstream's web UI: its keys as fields, saves that keep them, and the page of a run."""

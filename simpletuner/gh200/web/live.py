@@ -25,29 +25,29 @@ def routes(training: Any) -> APIRouter:
     def page() -> FileResponse:
         return FileResponse(TEMPLATES / "live.html")
 
-    def figures() -> dict[str, Any]:
+    def measurements() -> dict[str, Any]:
         store = training.training_service.get_config_store()
         return live(loaded(store, store.get_active_config() or "default"))
 
     router.add_api_route(f"{ADDRESS}/{{path:path}}", asset)
     router.add_api_route("/gh200", page, dependencies=login)
-    router.add_api_route("/gh200/live", figures, dependencies=login)
+    router.add_api_route("/gh200/live", measurements, dependencies=login)
     return router
 
 
 def live(config: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The run is the newest in the output directory of the config."""
     values = loaded_values(config)
-    told: dict[str, Any] = {"planned": planned_schedule(values, environ)}
+    result: dict[str, Any] = {"planned": planned_schedule(values, environ)}
     directory = values.get("output_dir")
     if not directory:
-        return told | {"nothing": "This config has no output_dir yet."}
+        return result | {"nothing": "This config has no output_dir yet."}
     if not Path(str(directory)).expanduser().is_dir():
-        return told | {"nothing": f"{directory} has no run yet."}
+        return result | {"nothing": f"{directory} has no run yet."}
     try:
-        return told | read_directory(Path(str(directory)).expanduser()).as_json()
+        return result | read_directory(Path(str(directory)).expanduser()).as_json()
     except NoTelemetry as nothing:
-        return told | {"nothing": nothing.what}
+        return result | {"nothing": nothing.what}
 
 
 def planned_schedule(values: Mapping[str, Any], environ: Mapping[str, str]) -> list[tuple[int, int]] | None:
@@ -60,5 +60,6 @@ def planned_schedule(values: Mapping[str, Any], environ: Mapping[str, str]) -> l
 
 
 def processes_of(values: Mapping[str, Any]) -> int:
+    """The number of processes a config asks for."""
     text = str(values.get("num_processes") or "1")
     return max(1, int(text)) if text.isdigit() else 1

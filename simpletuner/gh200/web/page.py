@@ -74,6 +74,7 @@ def directory() -> Path | None:
 
 @cache
 def packages(place: Path) -> dict[str, dict[str, Any]]:
+    """The vendored packages by name."""
     return {entry["package"]: entry for entry in json.loads((place / "packages.json").read_text(encoding="utf-8"))}
 
 

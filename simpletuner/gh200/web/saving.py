@@ -17,7 +17,7 @@ from fastapi import HTTPException
 from ..config.keys import plain_key
 from .blocks import BrokenBlock, given_in, kept_of, settled, written
 
-# Sent along by our script: the config as the page got it, and the state of the file that it was told to replace.
+# Sent along by our script: the config as the page got it, and the state of the file it agreed to replace.
 SEEN, REPLACES = "gh200_seen", "gh200_replaces"
 ON_DISK_HEADER = "X-GH200-On-Disk"
 _SHOWN_KEYS = 8
@@ -43,7 +43,7 @@ def readable(config: Any) -> Any:
     """A config that is to be written whole, its blocks as blocks."""
     result, broken = written(config)
     if broken:
-        raise _rejection(422, _told(broken))
+        raise _rejection(422, _message(broken))
     return result
 
 
@@ -63,7 +63,7 @@ def check_save(form: Any, service: Any) -> None:
     ours = kept_of(on_disk)
     broken = settled(ours, given_in(form, ours))[1]
     if broken:
-        raise _rejection(422, _told(broken.values()))
+        raise _rejection(422, _message(broken.values()))
     seen = _seen(form)
     if seen is not None:
         _reject_unseen(seen, name, on_disk, path, str(form.get(REPLACES) or ""))
@@ -108,6 +108,7 @@ def _readable(store: Any, name: str, path: Path) -> Any:
 
 
 def loaded(store: Any, name: str) -> Any:
+    """A config of the store; empty where it cannot be read."""
     try:
         return store.load_config(name)[0]
     except (OSError, ValueError, AttributeError):
@@ -142,10 +143,10 @@ def _put_aside(path: Path) -> None:
     shutil.copy2(path, path.with_name(f"{path.name}.backup-{datetime.now(UTC):%Y%m%d_%H%M%S_%f}"))
 
 
-def _rejection(status: int, told: str, headers: dict[str, str] | None = None) -> HTTPException:
-    """Upstream's page puts what it is told into itself as it is, and names in it are anybody's."""
-    return HTTPException(status, detail=html.escape(told, quote=False), headers=headers)
+def _rejection(status: int, message: str, headers: dict[str, str] | None = None) -> HTTPException:
+    """The page inserts the text as HTML, and it may contain names from a request."""
+    return HTTPException(status, detail=html.escape(message, quote=False), headers=headers)
 
 
-def _told(broken: Iterable[BrokenBlock]) -> str:
+def _message(broken: Iterable[BrokenBlock]) -> str:
     return "Nothing was saved. " + " ".join(f"{error.what}: {error.why}." for error in broken)

@@ -183,12 +183,14 @@ class DatasetPlan(Overrides):
 
 
 def shown(entry: Any) -> Any:
+    """A dataset entry as the page gets it."""
     if not isinstance(entry, Mapping) or entry.get("type") != IN_MEMORY:
         return entry
     return {IN_MEMORY: {}, **entry, "type": LOCAL}
 
 
 def kept(entry: Any) -> Any:
+    """A dataset entry as the file keeps it."""
     if not isinstance(entry, Mapping) or entry.get("type") != LOCAL or IN_MEMORY not in entry:
         return entry
     return {**entry, "type": IN_MEMORY}

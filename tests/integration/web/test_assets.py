@@ -26,13 +26,13 @@ FILES = {"package.json": b"{}", "LICENSE": b"do as you like", "dist/it.min.js": 
 
 
 def package(name: str, files: dict[str, bytes] = FILES) -> tuple[dict[str, Any], bytes]:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path, data in files.items():
             member = tarfile.TarInfo(f"package/{path}")
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    data = held.getvalue()
+    data = packed.getvalue()
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
     return {"package": name, "version": "3.2.1", "files": ["dist/it.min.js"], "integrity": integrity}, data
 
@@ -56,7 +56,7 @@ def registry(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
         server.shutdown()
 
 
-def test_web_ui_packages_are_vendored_with_their_licences(
+def test_packages_are_vendored_with_their_licences(
     registry: tuple[str, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, _, lock = registry
@@ -73,9 +73,7 @@ def test_web_ui_packages_are_vendored_with_their_licences(
     assert not vendor("http://127.0.0.1:9/", place, lock), "made already: nothing is asked for"
 
 
-def test_web_ui_another_package_than_the_locked_one_is_rejected(
-    registry: tuple[str, Path, Path], tmp_path: Path
-) -> None:
+def test_another_package_than_the_locked_one_is_rejected(registry: tuple[str, Path, Path], tmp_path: Path) -> None:
     address, directory, lock = registry
     place = tmp_path / "build/web"
     (directory / "plain/-/plain-3.2.1.tgz").write_bytes(package("plain", FILES | {"dist/it.min.js": b"evil()"})[1])
@@ -86,14 +84,14 @@ def test_web_ui_another_package_than_the_locked_one_is_rejected(
     assert not place.exists() and not list(place.parent.glob(".web-*"))
 
 
-def test_web_ui_without_npm_says_where_to_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_npm_says_where_to_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NPM_CONFIG_REGISTRY", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotVendored, match="NPM_CONFIG_REGISTRY"):
         web_assets.registry_of_npm()
 
 
-def test_web_ui_addresses_lead_to_vendored_files(tmp_path: Path) -> None:
+def test_addresses_lead_to_vendored_files(tmp_path: Path) -> None:
     fonts = {"package": "@fortawesome/fontawesome-free", "version": "7.0.1", "files": ["css/all.min.css"]}
     (tmp_path / "packages.json").write_text(json.dumps([fonts]))
     page = '<link rel="preconnect" href="https://cdn.jsdelivr.net"><script src="https://unpkg.com/alpinejs@3.x.x/dist/cdn.min.js">'
@@ -106,7 +104,7 @@ def test_web_ui_addresses_lead_to_vendored_files(tmp_path: Path) -> None:
     assert from_this_machine(page, None) == page
 
 
-def test_web_ui_every_address_of_the_page_is_known() -> None:
+def test_every_address_of_the_page_is_known() -> None:
     """`build/pristine` is the release the fork was built from."""
     templates = (LOCK.parents[1] / "build" / "pristine" / "simpletuner" / "templates").glob("*_htmx.html")
     sources = [path.read_text(encoding="utf-8") for path in templates]
@@ -120,7 +118,7 @@ def test_web_ui_every_address_of_the_page_is_known() -> None:
 @pytest.mark.parametrize(
     "path", ["../x", "@scope/it/../../packages.json", "packages.json", "@scope/it/src/secret.js", "/etc/passwd"]
 )
-def test_web_ui_serves_only_what_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_serves_only_what_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     (tmp_path / "packages.json").write_text(json.dumps([package("@scope/it")[0]]))
     monkeypatch.setattr(served, "directory", lambda: tmp_path)
     assert Path(served.asset("@scope/it/dist/it.min.js").path) == tmp_path / "@scope/it/dist/it.min.js"
@@ -128,7 +126,7 @@ def test_web_ui_serves_only_what_is_listed(tmp_path: Path, monkeypatch: pytest.M
         served.asset(path)
 
 
-def test_web_ui_lock_of_packages_is_whole() -> None:
+def test_lock_of_packages_is_whole() -> None:
     entries = json.loads(LOCK.read_text())
     assert [entry["package"] for entry in entries] == sorted(entry["package"] for entry in entries)
     for entry in entries:

@@ -35,7 +35,7 @@ JSON = st.recursive(
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(BLOCK_KEYS)), JSON.filter(lambda value: value is not None)))
-def test_web_ui_a_form_of_a_config_gives_the_config_back(config: dict[str, Any]) -> None:
+def test_a_form_of_a_config_gives_the_config_back(config: dict[str, Any]) -> None:
     form = {key: json.dumps(value) for key, value in config.items()}
     assert settled(config, form) == (config, {})
     assert settled(config, {}) == (config, {})
@@ -44,31 +44,31 @@ def test_web_ui_a_form_of_a_config_gives_the_config_back(config: dict[str, Any])
     assert written(texts) == ({key: json.loads(text) for key, text in texts.items()}, [])
 
 
-def test_web_ui_empty_removes_and_absent_keeps() -> None:
+def test_empty_removes_and_absent_keeps() -> None:
     on_disk = {"cache_config": {"a": 1}, "datasets": [1]}
     assert settled(on_disk, {"cache_config": " \n"})[0] == {"datasets": [1]}
     assert settled(on_disk, {"gh200_optimizations": '{"x": 1}'})[0] == {**on_disk, "gh200_optimizations": {"x": 1}}
 
 
 @pytest.mark.parametrize("text", ['{"a": }', "{'a': 1}", '{"a": NaN}', '{"a": 1, "a": 1}', "[" * 50_000, "nonsense"])
-def test_web_ui_broken_text_is_told_and_never_taken(text: str) -> None:
+def test_broken_text_is_reported_and_never_taken(text: str) -> None:
     values, broken = settled({"cache_config": {"a": 1}}, {"cache_config": text})
     assert values == {"cache_config": {"a": 1}} and list(broken) == ["cache_config"]
     with pytest.raises(BrokenBlock):
         parsed("cache_config", text)
 
 
-def test_web_ui_keeps_what_is_misspelt() -> None:
+def test_keeps_what_is_misspelt() -> None:
     config = {"--gh200_optimisations": {"a": 1}, "lora_rank": 4, "webhook_config": [{"a": 1}]}
     assert kept_of(config) == {"gh200_optimisations": {"a": 1}}
 
 
-def test_web_ui_what_an_open_tab_shows_is_what_a_form_says() -> None:
+def test_what_an_open_tab_shows_is_what_a_form_says() -> None:
     form = FormData([("--cache_config", "1"), ("cache_config", "2"), ("--gh200_mine", "3"), ("--lora_rank", "4")])
     assert given_in(form, {"gh200_mine": {}}) == {"cache_config": "2", "gh200_mine": "3"}
 
 
-def test_web_ui_tells_training_configs_from_files_of_datasets() -> None:
+def test_distinguishes_training_configs_from_files_of_datasets() -> None:
     assert is_training_config({"datasets": [], "--model_family": "sdxl"})
     assert is_training_config({"datasets": [], "gh200_optimizations": {}})
     assert is_training_config({"_metadata": {}, "datasets": [], "config": {"output_dir": "x"}})
@@ -98,7 +98,7 @@ def saving(store: Store, **form: str) -> None:
     check_save(FormData(form), SimpleNamespace(get_config_store=lambda: store))
 
 
-def test_web_ui_rejects_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -> None:
+def test_rejects_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -> None:
     store = Store(tmp_path / "mine.json")
     store.path.write_text('{"learning_rate": 1}')
     seen = json.dumps({"name": "mine", "config": {"--learning_rate": 1.0}})
@@ -118,13 +118,13 @@ def test_web_ui_rejects_a_save_over_what_the_page_has_not_seen(tmp_path: Path) -
         saving(store, gh200_seen=seen, gh200_replaces=state)
 
 
-def test_web_ui_rejects_a_save_into_another_config(tmp_path: Path) -> None:
+def test_rejects_a_save_into_another_config(tmp_path: Path) -> None:
     store = Store(tmp_path / "mine.json")
     with pytest.raises(HTTPException, match="hostile"):
         saving(store, gh200_seen=json.dumps({"name": "../hostile", "config": {}}))
 
 
-def test_web_ui_fields_are_arguments_of_json() -> None:
+def test_fields_are_arguments_of_json() -> None:
     class Field(SimpleNamespace):
         pass
 
@@ -142,7 +142,7 @@ def test_web_ui_fields_are_arguments_of_json() -> None:
     }  # fmt: skip
 
 
-def test_web_ui_page_gets_one_script_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_page_gets_one_script_more(caplog: pytest.LogCaptureFixture) -> None:
     source = "<head>{{ a }}</head> a.type === 'local'"
     changed = rewritten("base_htmx.html", source)
     assert changed.count("<script>") == 1 and changed.endswith("{{ a }}</head> a.type === 'local'")
@@ -175,7 +175,7 @@ class Files(Store):
         return []
 
 
-def test_web_ui_a_save_that_fails_leaves_the_config_as_it_was(tmp_path: Path) -> None:
+def test_a_save_that_fails_leaves_the_config_as_it_was(tmp_path: Path) -> None:
     real, link = tmp_path / "elsewhere" / "real.json", tmp_path / "configs" / "mine.json"
     for path in (real, link):
         path.parent.mkdir()
@@ -197,7 +197,7 @@ def test_web_ui_a_save_that_fails_leaves_the_config_as_it_was(tmp_path: Path) ->
     assert not (tmp_path / "configs" / "broken.json").exists()
 
 
-def test_web_ui_save_stays_in_the_directory_of_configs(tmp_path: Path) -> None:
+def test_save_stays_in_the_directory_of_configs(tmp_path: Path) -> None:
     store = Files(tmp_path / "configs" / "config.json")
     ConfigFiles(store).install(store)
     for rejected in (store.save_config, store.save_trainer_config):
@@ -209,19 +209,19 @@ def test_web_ui_save_stays_in_the_directory_of_configs(tmp_path: Path) -> None:
         saving(outside)
 
 
-def test_web_ui_an_upstream_without_the_route_that_saves_is_rejected() -> None:
+def test_an_upstream_without_the_route_that_saves_is_rejected() -> None:
     with pytest.raises(GH200Error, match="0 routes that save"):
         _guard_saves(SimpleNamespace(router=APIRouter(), get_current_user=print))
 
 
-def test_web_ui_names_in_a_rejection_are_text(tmp_path: Path) -> None:
+def test_names_in_a_rejection_are_text(tmp_path: Path) -> None:
     store = Store(tmp_path / "mine.json")
     store.path.write_text('{"<img src=x>": 2}')
     with pytest.raises(HTTPException, match="&lt;img src=x&gt;"):
         saving(store, gh200_seen=json.dumps({"name": "mine", "config": {}}))
 
 
-def test_web_ui_in_memory_datasets_are_local_to_the_page() -> None:
+def test_in_memory_datasets_are_local_to_the_page() -> None:
     entry = {"id": "p", "type": "in_memory", "instance_data_dir": "images", "in_memory": {"compression": "lz4"}}
     bare, other = {"id": "b", "type": "in_memory"}, {"id": "o", "type": "aws"}
     saved: list[Any] = []
@@ -233,7 +233,7 @@ def test_web_ui_in_memory_datasets_are_local_to_the_page() -> None:
     assert saved == [entry, {**bare, "in_memory": {}}, other, {"id": "l", "type": "local"}]
 
 
-def test_web_ui_live_tells_the_run_and_the_ramp(tmp_path: Path) -> None:
+def test_live_has_the_run_and_the_ramp(tmp_path: Path) -> None:
     config = {
         "output_dir": str(tmp_path),
         "train_batch_size": 1,
@@ -251,7 +251,7 @@ def test_web_ui_live_tells_the_run_and_the_ramp(tmp_path: Path) -> None:
         window=WindowMetrics(accumulation_steps=2, effective_batch_size=2, schedule=[(0, 1), (3, 2)]),
     )  # fmt: skip
     append(path_of(tmp_path, 0), record.line())
-    told = live(config, {})
-    assert told["schedule"] == [(0, 1), (3, 2)] and told["ranks"]["0"]["step"] == 3
+    run = live(config, {})
+    assert run["schedule"] == [(0, 1), (3, 2)] and run["ranks"]["0"]["step"] == 3
     assert live({}, {})["nothing"] and live({}, {})["planned"] is None
-    json.dumps(told)
+    json.dumps(run)

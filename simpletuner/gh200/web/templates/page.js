@@ -8,7 +8,7 @@
   const addressOf = (input) => new URL(input instanceof Request ? input.url : String(input), location.href);
 
   // The answer the page was filled from, kept as it came: a save says what it was made of.
-  const remember = async (response) => {
+  const keepSeen = async (response) => {
     try {
       const text = await response.clone().text();
       const name = JSON.parse(text).name;
@@ -35,18 +35,18 @@
   };
 
   // Upstream's own message is gone after three seconds. Ours stays until the next save; the server has made it safe to show.
-  const tellRejection = async (response) => {
+  const showRejection = async (response) => {
     document.querySelector("[data-gh200-rejected]")?.remove();
     const place = document.getElementById("validation-results");
     if (response.ok || !place) return;
     const detail = await response.clone().json().then((answer) => answer.detail, () => "");
     if (!String(detail).startsWith("Nothing was saved")) return;
-    const told = document.createElement("div");
-    told.className = "alert alert-danger";
-    told.setAttribute("role", "alert");
-    told.dataset.gh200Rejected = "";
-    told.innerHTML = detail;
-    place.append(told);
+    const message = document.createElement("div");
+    message.className = "alert alert-danger";
+    message.setAttribute("role", "alert");
+    message.dataset.gh200Rejected = "";
+    message.innerHTML = detail;
+    place.append(message);
   };
 
   window.fetch = async (input, options = {}) => {
@@ -57,10 +57,10 @@
     const response = await upstreamFetch(input, options);
     if (save) {
       replaces = response.headers.get("X-GH200-On-Disk") || "";
-      await tellRejection(response);
+      await showRejection(response);
     }
     const config = /^\/api\/configs\/[^/]+$/.test(address.pathname) && address.searchParams.has("t");
-    if (config && method === "GET" && response.ok) await remember(response);
+    if (config && method === "GET" && response.ok) await keepSeen(response);
     return response;
   };
 })();
