@@ -1,4 +1,4 @@
-"""Machines made of recorded answers, and a small judge of JSON Schema for the report."""
+"""Machines made of recorded answers, and the check of a report against its JSON Schema."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from jsonschema import Draft202012Validator
 
 from simpletuner.gh200.cli import doctor as diagnostic
 from simpletuner.gh200.config.blocks import loaded_config
@@ -154,63 +156,7 @@ def diagnose(machine: Machine, *words: str) -> tuple[Facts, dict[str, Finding]]:
     return facts, {finding.id: finding for finding in findings}
 
 
-_TYPES: dict[str, Any] = {
-    "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
-}  # fmt: skip
-
-
-def schema_errors(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], path: str = "$") -> list[str]:
-    """What the keywords our schema uses have against a value; an unknown keyword is an error of the schema."""
-    known = {
-        "$ref",
-        "type",
-        "enum",
-        "const",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "anyOf",
-        "minimum",
-    }
-    notes = {"$schema", "$id", "$defs", "title", "description", "format"}
-    assert set(schema) <= known | notes, set(schema) - known - notes
-    if "$ref" in schema:
-        return schema_errors(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, path)
-    if "anyOf" in schema:
-        tries = [schema_errors(value, option, root, path) for option in schema["anyOf"]]
-        return [] if [] in tries else [f"{path}: none of {len(tries)} alternatives: {tries}"]
-    names = schema.get("type", [])
-    types = [names] if isinstance(names, str) else names
-    if types and not any(_has_type(value, name) for name in types):
-        return [f"{path}: {value!r} is no {types}"]
-    found = (
-        [f"{path}: {value!r}"]
-        if value not in schema.get("enum", [value]) or value != schema.get("const", value)
-        else []
-    )
-    if isinstance(value, (int, float)) and value < schema.get("minimum", value):
-        found.append(f"{path}: {value} is below the minimum")
-    if isinstance(value, dict):
-        found += _object_errors(value, schema, root, path)
-    if isinstance(value, list):
-        for place, item in enumerate(value):
-            found += schema_errors(item, schema.get("items", {}), root, f"{path}[{place}]")
-    return found
-
-
-def _has_type(value: Any, name: str) -> bool:
-    return isinstance(value, _TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
-
-
-def _object_errors(value: dict[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], path: str) -> list[str]:
-    found = [f"{path}: {key} is missing" for key in schema.get("required", ()) if key not in value]
-    properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    for key, item in value.items():
-        if key in properties:
-            found += schema_errors(item, properties[key], root, f"{path}.{key}")
-        elif others is False:
-            found.append(f"{path}: {key} is unknown")
-        elif isinstance(others, dict):
-            found += schema_errors(item, others, root, f"{path}.{key}")
-    return found
+def schema_errors(value: Any, schema: Mapping[str, Any]) -> list[str]:
+    """Where a value departs from a JSON Schema."""
+    Draft202012Validator.check_schema(schema)
+    return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(value)]
