@@ -132,6 +132,7 @@ def _with_default_command(arguments: Sequence[str], parser: argparse.ArgumentPar
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
+    """Parse the arguments, run one command, return its exit code."""
     parser = _parser()
     options = parser.parse_args(_with_default_command(sys.argv[1:] if arguments is None else arguments, parser))
     project = Project(root or Path(__file__).resolve().parent.parent)

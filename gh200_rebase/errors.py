@@ -19,6 +19,7 @@ class RebaseError(Exception):
         super().__init__(self.render())
 
     def render(self) -> str:
+        """The message with its labelled parts."""
         parts = [self.what]
         for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):
             if text:

@@ -22,22 +22,28 @@ Payload = dict[str, tuple[bytes, bool]]
 
 @dataclass(frozen=True)
 class Project:
+    """One checkout of this repository, or of a fork."""
+
     root: Path
 
     @cached_property
     def patches(self) -> tuple[Patch, ...]:
+        """All patches in commit order."""
         return load_patches(self.root / "patches")
 
     @property
     def lock_path(self) -> Path:
+        """The path of the lock."""
         return self.root / "patches" / "lock.json"
 
     @cached_property
     def lock(self) -> lockfile.Lock:
+        """The lock as it is on disk."""
         return lockfile.load(self.lock_path)
 
     @property
     def build(self) -> Path:
+        """The directory of everything generated."""
         return self.root / "build"
 
     @property
@@ -71,7 +77,7 @@ class Project:
         state = hashlib.sha256()
         decisive = [*(self.root / "gh200_rebase").rglob("*.py"), *(patch.path for patch in self.patches)]
         for path in sorted(decisive):
-            # With its directory: two modules of one name in two rooms must not be taken for each other.
+            # With its directory: two modules of one name in two packages must not be confused.
             state.update(path.relative_to(self.root).as_posix().encode() + b"\0" + path.read_bytes())
         for files in self.payloads.values():
             for target, (data, executable) in files.items():

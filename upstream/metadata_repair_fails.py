@@ -9,10 +9,11 @@ from scene import make_images, metadata_backend
 
 
 def reproduce(directory: Path) -> str | None:
+    """The fault in one sentence, or None."""
     from simpletuner.helpers.metadata.backends import base
 
     paths = make_images(directory / "images", 20)
-    # Plain queues, so that the other fault (scan_loses_entries) does not stand in the way.
+    # Plain queues, so that the other fault (scan_loses_entries) does not interfere.
     plain, base.Queue = base.Queue, queue.Queue
     try:
         metadata_backend(directory / "images").compute_aspect_ratio_bucket_indices()

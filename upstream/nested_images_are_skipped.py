@@ -9,6 +9,7 @@ from scene import NAME, OneProcess, dataset, make_images
 
 
 def reproduce(directory: Path) -> str | None:
+    """The fault in one sentence, or None."""
     from simpletuner.helpers.caching.vae import VAECache
     from simpletuner.helpers.data_backend.local import LocalDataBackend
 

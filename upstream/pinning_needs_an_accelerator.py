@@ -9,6 +9,7 @@ import torch
 
 
 def reproduce(directory: Path) -> str | None:
+    """The fault in one sentence, or None."""
     from simpletuner.helpers.training.collate import fetch_latent
     from simpletuner.helpers.training.state_tracker import StateTracker
 

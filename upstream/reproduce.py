@@ -22,6 +22,7 @@ REPORTS = (
 
 
 def main() -> int:
+    """Run the scripts named, or all; the exit code is 1 if a fault is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", nargs="*", choices=[*REPORTS, []], help="which ones (all)")
     chosen = parser.parse_args().report or REPORTS
@@ -30,9 +31,9 @@ def main() -> int:
     found = 0
     for name in chosen:
         with tempfile.TemporaryDirectory() as directory:
-            told = importlib.import_module(name).reproduce(Path(directory))
-        found += told is not None
-        print(f"{name}: {told or 'not reproduced'}", flush=True)
+            fault = importlib.import_module(name).reproduce(Path(directory))
+        found += fault is not None
+        print(f"{name}: {fault or 'not reproduced'}", flush=True)
     return 1 if found else 0
 
 

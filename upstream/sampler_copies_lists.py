@@ -12,6 +12,7 @@ MOST_GROWTH = 4.0
 
 
 def seconds_per_batch(directory: Path, count: int) -> float:
+    """How long the sampler takes for one batch of a bucket with that many samples."""
     from accelerate import PartialState
 
     from simpletuner.helpers.multiaspect.sampler import MultiAspectSampler
@@ -41,6 +42,7 @@ def seconds_per_batch(directory: Path, count: int) -> float:
 
 
 def reproduce(directory: Path) -> str | None:
+    """The fault in one sentence, or None."""
     small, large = (seconds_per_batch(directory / "none", count) for count in (SMALL, LARGE))
-    told = f"a batch costs {large * 1e3:.2f} ms at {LARGE:,} samples and {small * 1e3:.2f} ms at {SMALL:,}"
-    return told if large > MOST_GROWTH * small else None
+    measured = f"a batch costs {large * 1e3:.2f} ms at {LARGE:,} samples and {small * 1e3:.2f} ms at {SMALL:,}"
+    return measured if large > MOST_GROWTH * small else None

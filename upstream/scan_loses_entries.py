@@ -17,6 +17,7 @@ class BusyMachine:
         self.pickler = pickler
 
     def dumps(self, value: Any) -> Any:
+        """Pickle a value, dicts after half a second."""
         time.sleep(0.5 if isinstance(value, dict) else 0)
         return self.pickler.dumps(value)
 
@@ -25,6 +26,7 @@ class BusyMachine:
 
 
 def reproduce(directory: Path) -> str | None:
+    """The fault in one sentence, or None."""
     paths = make_images(directory / "images", 200)
     backend = metadata_backend(directory / "images")
     plain = queues._ForkingPickler  # type: ignore[attr-defined]

@@ -14,10 +14,13 @@ IN_OUR_FORK = importlib.util.find_spec("simpletuner.gh200") is not None
 
 
 class OneProcess:
+    """An Accelerator's fields in a run of one process."""
+
     num_processes, process_index, is_main_process, is_local_main_process = 1, 0, True, True
 
 
 def make_images(directory: Path, count: int) -> list[str]:
+    """Write small images; returns their paths."""
     directory.mkdir(parents=True)
     paths = [directory / f"{number:04}.png" for number in range(count)]
     for path in paths:

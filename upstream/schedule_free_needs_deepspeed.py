@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 
 def reproduce(directory: Path) -> str | None:
+    """The fault in one sentence, or None."""
     from simpletuner.helpers.training.trainer import Trainer
 
     if importlib.util.find_spec("deepspeed") is not None:

@@ -20,6 +20,7 @@ from .common import Result, assess_into, fetched
 
 
 def apply(project: Project, options: Namespace, result: Result) -> int:
+    """Build or update the fork."""
     into = options.into or project.build / "fork"
     if options.rollback or options.resume:
         return flow.recover(into, options, result)
@@ -42,12 +43,14 @@ def apply(project: Project, options: Namespace, result: Result) -> int:
 
 
 def status(project: Project, options: Namespace, result: Result) -> int:
+    """Print the state of the fork and of the lock."""
     result.update(flow.state(project, options.into or project.build / "fork"))
     print("\n".join(f"{name:<18}{value}" for name, value in result.items() if name not in ("command", "exit_code")))
     return EXIT_CLEAN
 
 
 def wheel(project: Project, options: Namespace, result: Result) -> int:
+    """Build the wheel of the fork."""
     fork = (options.fork or project.build / "fork").resolve()
     built = wheel_build.build_wheel(project, fork, (options.into or project.build / "dist").resolve())
     result["wheel"] = str(built)
@@ -56,6 +59,7 @@ def wheel(project: Project, options: Namespace, result: Result) -> int:
 
 
 def verify(project: Project, options: Namespace, result: Result) -> int:
+    """Compare a wheel or a tree with one made anew."""
     claim = verify_made.read_claim(options.made.resolve(), options.upstream)
     upstream = fetched(project, options.upstream or claim.upstream)
     archive = "(not a release)"

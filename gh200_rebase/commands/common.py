@@ -15,16 +15,19 @@ Result = dict[str, Any]
 
 
 def fetched(project: Project, asked: str | None) -> Upstream:
+    """The requested upstream, or the newest verified release."""
     return fetch(parse_spec(asked or default_spec(project)), project.cache)
 
 
 def assess_into(project: Project, upstream: Upstream, result: Result) -> Assessment:
+    """Assess an upstream and add the result to the JSON."""
     assessment = assess(project, DirectoryTree(upstream.root), upstream.label, upstream.version)
     result.update(assessment.as_json())
     return assessment
 
 
 def assessed(project: Project, options: Namespace, result: Result) -> tuple[Upstream, Assessment]:
+    """Fetch the upstream of the options and assess it."""
     upstream = fetched(project, options.upstream)
     return upstream, assess_into(project, upstream, result)
 
@@ -41,6 +44,7 @@ def verified_tree(project: Project, asked: str | None) -> Tree | None:
 
 
 def default_spec(project: Project) -> str:
+    """The newest release that the lock has verified."""
     newest = project.lock.newest()
     if newest is None:
         raise Rejected(

@@ -18,6 +18,7 @@ from .common import Result, assessed, verified_tree
 
 
 def check(project: Project, options: Namespace, result: Result) -> int:
+    """Assess one upstream and list every problem."""
     upstream, assessment = assessed(project, options, result)
     print(report.edits_table(assessment), report.summary(assessment), sep="\n\n")
     for failure in assessment.failures:
@@ -36,6 +37,7 @@ def check(project: Project, options: Namespace, result: Result) -> int:
 
 
 def explain(project: Project, options: Namespace, result: Result) -> int:
+    """Show what one patch does and where it lands."""
     chosen = [
         patch for patch in project.patches if options.patch in (str(patch.number), patch.name, f"{patch.number:02}")
     ]
@@ -102,6 +104,7 @@ def review(project: Project, options: Namespace, result: Result) -> int:
 
 
 def export(project: Project, options: Namespace, result: Result) -> int:
+    """Write unified diffs of all patches."""
     if options.into is None:
         raise Rejected("export needs a directory", fix="name it: export --into DIR")
     into = options.into.resolve()

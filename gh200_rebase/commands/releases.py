@@ -18,6 +18,7 @@ OLDEST = "4.0.6"
 
 
 def matrix(project: Project, options: Namespace, result: Result) -> int:
+    """Assess every release of a range and print a table."""
     rows = _matrix_rows(project, options)
     print(matrix_run.render(rows, project.lock))
     result.update(matrix_run.as_json(rows, project.lock))
@@ -25,6 +26,7 @@ def matrix(project: Project, options: Namespace, result: Result) -> int:
 
 
 def lock(project: Project, options: Namespace, result: Result) -> int:
+    """Verify every release and rewrite the lock and the generated pages."""
     rows = _matrix_rows(project, options)
     failures = [f"{row.version}: {failure}" for row in rows for failure in (*row.failures, *row.violations)]
     if failures:
@@ -44,6 +46,7 @@ def lock(project: Project, options: Namespace, result: Result) -> int:
 
 
 def manifest(project: Project, options: Namespace, result: Result) -> int:
+    """Write the generated pages, or check them."""
     if options.check:
         manifest_page.check(project)
         return EXIT_CLEAN

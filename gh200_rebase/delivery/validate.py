@@ -20,6 +20,8 @@ _SMOKE = "import simpletuner.helpers.training.trainer as trainer; print(trainer.
 
 @dataclass(frozen=True)
 class Outcome:
+    """One command or check: how it ended, and its last lines."""
+
     name: str
     ok: bool
     verdict: str
@@ -50,12 +52,12 @@ def validate(project: Project, pristine: Path, fork: Path) -> list[Outcome]:
 
 def _run_script(project: Project, script: Path, environment: dict[str, str]) -> Outcome:
     print(f"validation: scripts/{script.name}", flush=True)
-    told = project.build / "validation" / f"{script.stem}.json"
-    told.parent.mkdir(parents=True, exist_ok=True)
-    told.unlink(missing_ok=True)
-    command = ["bash", str(script), "--json", str(told)]
+    report = project.build / "validation" / f"{script.stem}.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    command = ["bash", str(script), "--json", str(report)]
     outcome = _run(f"scripts/{script.name}", command, project.root, environment, show="  ")
-    scenarios = json.loads(told.read_text(encoding="utf-8"))["scenarios"] if told.is_file() else []
+    scenarios = json.loads(report.read_text(encoding="utf-8"))["scenarios"] if report.is_file() else []
     lines = tuple(f"{one['verdict']} {one['name']} ({one['seconds']:.0f} s): {one['what']}" for one in scenarios)
     return replace(outcome, shown=lines)
 
@@ -71,10 +73,10 @@ def _require_full_environment() -> None:
 
 
 def _run(name: str, command: list[str], where: Path, environment: dict[str, str], show: str | None = None) -> Outcome:
-    """With `show`, what the command says is passed on as it comes, behind that margin."""
+    """With `show`, the command's output is passed on as it comes, behind that margin."""
     where.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    said: deque[str] = deque(maxlen=60)
+    output: deque[str] = deque(maxlen=60)
     with subprocess.Popen(
         command,
         cwd=where,
@@ -86,8 +88,8 @@ def _run(name: str, command: list[str], where: Path, environment: dict[str, str]
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line)
+            output.append(line)
             if show is not None:
                 print(f"{show}{line}", end="", flush=True)
     verdict = "passed" if process.returncode == 0 else f"failed with exit code {process.returncode}"
-    return Outcome(name, process.returncode == 0, verdict, time.monotonic() - started, "".join(said)[-3000:])
+    return Outcome(name, process.returncode == 0, verdict, time.monotonic() - started, "".join(output)[-3000:])

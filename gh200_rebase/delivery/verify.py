@@ -42,7 +42,7 @@ def read_claim(path: Path, asked: str | None) -> Claim:
     kind, _, name = trailer(path, commit, "Gh200-Upstream").partition(" ") if commit else ("", "", "")
     if kind != "pypi":
         raise Rejected(
-            "It cannot be told what this tree was made from",
+            "The upstream of this tree is not known",
             where=str(path),
             why=f"it names {kind or 'no upstream'}{' ' + name if name else ''}, and only a release has a known hash",
             fix="name the same upstream with --upstream",
@@ -83,6 +83,7 @@ def require_known_archive(lock: Lock, version: str, archive: Path) -> str:
 
 
 def wheel_differences(wheel: Path, expected: Path) -> list[str]:
+    """What differs between two wheels, one line for each file."""
     if wheel.read_bytes() == expected.read_bytes():
         return []
     try:
@@ -111,7 +112,7 @@ def tree_differences(tree: Path, expected: Path) -> list[str]:
 def _files(root: Path) -> dict[str, str]:
     listed = {file.path: f"{file.mode} {hashlib.sha256(file.data).hexdigest()}" for file in pristine.files(root)}
     if (root / ".git").exists():
-        # Files git was told to overlook are read too; what git ignores is not.
+        # Files with assume-unchanged or skip-worktree set are read too; what git ignores is not.
         names = {os.fsdecode(name) for name in git(root, "ls-tree", "-r", "-z", "--name-only", "HEAD").split(b"\0")}
         listed |= dict.fromkeys(names - listed.keys() - {""}, "gone")
     return {path: mark for path, mark in listed.items() if path not in RUN_FILES}

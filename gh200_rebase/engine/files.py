@@ -29,6 +29,7 @@ class Files:
         return self._known[path]
 
     def known(self) -> Iterator[tuple[str, Ours]]:
+        """The files read so far."""
         return ((path, ours) for path, ours in self._known.items() if ours)
 
 

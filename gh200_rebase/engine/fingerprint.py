@@ -14,6 +14,8 @@ from ..syntax.source import Source
 
 @dataclass(frozen=True)
 class Fingerprint:
+    """Number of hits, and hashes of what surrounds them."""
+
     hits: int
     chain: str
     anchor: str
@@ -22,10 +24,12 @@ class Fingerprint:
 
 
 def digest(text: str) -> str:
+    """A short hash of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def fingerprint(source: Source, form: Edit, hits: Sequence[Found]) -> Fingerprint:
+    """The fingerprint of the places that an edit hits."""
     return Fingerprint(
         hits=len(hits),
         chain=digest("\n".join(map(_chain, hits))),

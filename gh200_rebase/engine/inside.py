@@ -28,6 +28,7 @@ def display_of(node: ast.AST) -> ast.expr | None:
 
 
 def wrap(source: Source, form: Edit, found: Found) -> list[Piece]:
+    """Insert our expression around the anchored one."""
     node = found.node
     assert isinstance(node, ast.expr)
     start, end = source.span(node)
@@ -74,6 +75,7 @@ def _is_argument(call: ast.Call, hole: ast.expr) -> bool:
 
 
 def append(source: Source, form: Edit, found: Found) -> list[Piece]:
+    """Insert our element at the end of the anchored display."""
     display = display_of(found.node)
     assert display is not None
     ours = elements(form.code)
@@ -118,6 +120,7 @@ def _is_bracketed(source: Source, start: int, end: int) -> bool:
 
 
 def base(source: Source, form: Edit, found: Found) -> list[Piece]:
+    """Insert our base class into the class header."""
     assert isinstance(found.node, ast.ClassDef)
     header = source.following(source.offset(found.node.lineno, found.node.col_offset))
     depth = index = 0

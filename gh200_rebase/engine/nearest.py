@@ -17,6 +17,7 @@ LONGEST = 160
 
 
 def missing_file(file: str, tree: Tree) -> str:
+    """The message for a file that does not exist."""
     name = file.rsplit("/", 1)[-1]
     paths = [path for path in tree.paths() if path.endswith(".py")]
     close = [path for path in paths if path.rsplit("/", 1)[-1] == name][:SHOWN]
@@ -25,6 +26,7 @@ def missing_file(file: str, tree: Tree) -> str:
 
 
 def missing_scope(scope: str, source: Source) -> str:
+    """The message for a scope that does not exist."""
     names = [name for name in source.scopes if name]
     last = scope.rsplit(".", 1)[-1]
     close = [name for name in names if name.rsplit(".", 1)[-1] == last]
@@ -34,6 +36,7 @@ def missing_scope(scope: str, source: Source) -> str:
 
 
 def wrong_count(form: Edit, source: Source, hits: Sequence[Found]) -> str:
+    """The message for an anchor with too few or too many hits."""
     where = f"{form.file}: scope {form.scope or '(module level)'}"
     anchor = " ".join(form.anchor.split()) or f"class {form.scope}"
     text = f"{where}: `{anchor}`: expected {form.count}, found {len(hits)}"

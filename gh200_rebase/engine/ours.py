@@ -84,7 +84,7 @@ def take_out(source: Source, forms: Sequence[Edit]) -> Ours:
 
 
 def _names_in(form: Edit, text: str) -> bool:
-    """Cheap and never wrongly no: code that stands in a file has its names in the file's text."""
+    """Cheap and never wrongly no: code in a file has its names in the file's text."""
     code = elements(form.code) if form.verb == "append" else ast.parse(form.code.strip())
     fields = (getattr(node, name, None) for node in ast.walk(code) for name in ("id", "attr", "name", "asname"))
     names = {name.rsplit(".", 1)[-1] for name in fields if isinstance(name, str)}

@@ -33,6 +33,7 @@ class Line:
 
 
 def line_of(source: Source, offset: int) -> Line:
+    """The logical line at an offset."""
     start, number = source.logical_line(offset)
     text = source.lines[number - 1]
     indent = INDENT.match(text)
@@ -60,10 +61,12 @@ def indented(code: str, indent: str) -> list[str]:
 
 
 def before(source: Source, form: Edit, found: Found) -> list[Piece]:
+    """Insert statements before the anchored one."""
     return [_before(source, form.code, found.place)]
 
 
 def after(source: Source, form: Edit, found: Found) -> list[Piece]:
+    """Insert statements after the anchored one."""
     return [_after(source, form.code, found.place)]
 
 

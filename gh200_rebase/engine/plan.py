@@ -22,6 +22,8 @@ class Hit:
 
 @dataclass(frozen=True)
 class EditResult:
+    """What became of one edit: its status, the form used, its hits."""
+
     edit: Edit
     form: Edit
     variant: int
@@ -46,16 +48,20 @@ class Plan:
 
     @property
     def applied(self) -> tuple[EditResult, ...]:
+        """Edits that landed."""
         return self._with("applied")
 
     @property
     def already(self) -> tuple[EditResult, ...]:
+        """Edits whose code is in this upstream."""
         return self._with("already")
 
     @property
     def skipped(self) -> tuple[EditResult, ...]:
+        """Edits whose only_if does not hold."""
         return self._with("skipped")
 
     @property
     def failed(self) -> tuple[EditResult, ...]:
+        """Edits without a place."""
         return self._with("failed")

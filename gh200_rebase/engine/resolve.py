@@ -40,6 +40,7 @@ class _Attempt:
 
 @deep_trees()
 def resolve(patches: Sequence[Patch], tree: Tree, *, with_fingerprints: bool = True) -> Plan:
+    """Find the place of every edit and compute the new files."""
     active = [edit for patch in patches for edit in patch.edits if condition_holds(edit.only_if, edit.file, tree)]
     possible = [edit for patch in patches for edit in import_edits(patch, _forms_of(patch, active))]
     imported = frozenset(name for patch in patches for name in imported_by(patch))

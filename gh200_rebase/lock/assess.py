@@ -18,6 +18,8 @@ from .drift import REVIEW, Drift, find_drift
 
 @dataclass(frozen=True)
 class Assessment:
+    """Edits, proofs, interfaces and drift of one upstream."""
+
     label: str
     version: str
     plan: Plan
@@ -45,10 +47,12 @@ class Assessment:
 
     @property
     def to_review(self) -> tuple[Drift, ...]:
+        """Drift that needs a review."""
         return tuple(drift for drift in self.drift if drift.level == REVIEW)
 
     @property
     def exit_code(self) -> int:
+        """The exit code of `check`."""
         if self.failures:
             return EXIT_ANCHOR
         return EXIT_DRIFT if self.to_review or self.violations else EXIT_CLEAN
@@ -82,6 +86,7 @@ class Assessment:
             )
 
     def as_json(self) -> dict[str, Any]:
+        """The facts that --json writes."""
         return {
             "upstream": self.label,
             "version": self.version,
@@ -108,6 +113,7 @@ class Assessment:
 
 
 def assess(project: Project, tree: Tree, label: str, version: str) -> Assessment:
+    """Resolve, prove and compare with the lock."""
     plan = resolve(project.patches, tree)
     _reject_patched(plan, label)
     overlay = project.overlay

@@ -29,6 +29,8 @@ _LEVELS = (
 
 @dataclass(frozen=True)
 class Drift:
+    """One difference to the lock, with its level and place."""
+
     edit_key: str
     level: str
     what: str
@@ -68,6 +70,7 @@ def compare(expected: Entry | None, found: Entry) -> tuple[str, str] | None:
 def find_drift(
     lock: Lock, version: str, results: Sequence[EditResult], bodies: Sequence[Body] = ()
 ) -> tuple[Drift, ...]:
+    """Every difference of an upstream to the lock."""
     drifts = []
     seen = observe(version, [result for result in results if result.status != "failed"], bodies)
     for result in results:

@@ -41,6 +41,7 @@ class Row:
     """What of ours stands for an upstream function, by the function's key."""
 
     def unreviewed(self, lock: Lock) -> tuple[str, ...]:
+        """Differences to the lock that need a review."""
         found = []
         for key, entry in self.entries.items():
             difference = compare(lock.expected(key, self.version), entry)
@@ -123,12 +124,14 @@ def _store(project: Project, row: Row) -> None:
 
 
 def exit_code(rows: Sequence[Row], lock: Lock) -> int:
+    """The exit code of `matrix`."""
     if any(row.failures for row in rows):
         return EXIT_ANCHOR
     return EXIT_DRIFT if any(row.violations or row.unreviewed(lock) for row in rows) else EXIT_CLEAN
 
 
 def render(rows: Sequence[Row], lock: Lock) -> str:
+    """The table of releases, and notes below it."""
     lines = []
     for row in rows:
         states = [entry.status for entry in row.entries.values()]
@@ -168,6 +171,7 @@ def _notes(rows: Sequence[Row], lock: Lock) -> list[str]:
 
 
 def as_json(rows: Sequence[Row], lock: Lock) -> dict[str, object]:
+    """The facts that --json writes."""
     return {
         "exit_code": exit_code(rows, lock),
         "releases": [

@@ -26,13 +26,15 @@ HUMAN = {
     ),
     "Release": (
         "The fork was tagged, or the wheel (`./execute_gh200_rebase.sh wheel`) was handed over",
-        "Operators were told what changed",
+        "Operators were informed of what changed",
     ),
 }
 
 
 @dataclass(frozen=True)
 class Facts:
+    """What the page of one run is made from."""
+
     assessment: Assessment
     built: Built
     outcomes: tuple[Outcome, ...]
@@ -64,11 +66,11 @@ def _filled(facts: Facts) -> list[str]:
         (not assessment.to_review, f"{len(assessment.to_review)} places drifted and need review"),
         (True, f"{len(built.commits)} commits on {built.pristine[:12]}, tip {built.tip[:12]}"),
         (bool(built.backup) or built.already, f"backup branch {built.backup or '(tree was already there)'}"),
-        *((outcome.ok, _told(outcome)) for outcome in facts.outcomes),
+        *((outcome.ok, _outcome_lines(outcome)) for outcome in facts.outcomes),
     ]
     if not facts.outcomes:
-        said = "has not come to its end: run the same command again" if facts.pending else "was not run (--skip-tests)"
-        checks.append((False, f"validation {said}"))
+        state = "has not come to its end: run the same command again" if facts.pending else "was not run (--skip-tests)"
+        checks.append((False, f"validation {state}"))
     return [
         f"- Upstream: {assessment.label} (version {assessment.version})",
         f"- Date: {datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
@@ -84,7 +86,7 @@ def _filled(facts: Facts) -> list[str]:
     ]
 
 
-def _told(outcome: Outcome) -> str:
+def _outcome_lines(outcome: Outcome) -> str:
     """The command or check, how it went, and below it what each scenario showed."""
     head = f"`{outcome.name}`: {outcome.verdict}, {outcome.seconds:.0f} s"
     return "\n".join([head, *(f"  - {' '.join(line.split())}" for line in outcome.shown)])

@@ -11,7 +11,7 @@ from ..errors import Rejected
 from ..patches.lockfile import Lock
 from ..patches.patchfile import Edit, Patch
 from ..project import Project
-from ..proofs.callees import Door, callees
+from ..proofs.callees import Callee, callees
 from ..proofs.modules import Modules
 from ..proofs.overrides import Override, overrides
 from ..syntax.tree import MemoryTree
@@ -30,6 +30,7 @@ def pages(project: Project) -> dict[Path, str]:
 
 
 def write(project: Project) -> list[Path]:
+    """Write every generated page."""
     made = pages(project)
     for target, text in made.items():
         target.write_text(text, encoding="utf-8")
@@ -37,6 +38,7 @@ def write(project: Project) -> list[Path]:
 
 
 def check(project: Project) -> None:
+    """Reject generated pages that are stale."""
     stale = [
         str(target)
         for target, text in pages(project).items()
@@ -79,6 +81,7 @@ def surface(root: Path) -> dict[str, int]:
 
 
 def render(patches: tuple[Patch, ...], lock: Lock, modules: Modules, counted: dict[str, int]) -> str:
+    """The page of the patch manifest."""
     releases = sorted(lock.releases, key=Version)
     verified = f"{releases[0]} to {releases[-1]} ({len(releases)} releases)" if releases else "no release yet"
     sites, added, touched = totals(patches)
@@ -164,7 +167,7 @@ def _section(patch: Patch, verified: str) -> list[str]:
     return lines
 
 
-def _shown(found: list[Door]) -> str:
+def _shown(found: list[Callee]) -> str:
     return ", ".join(f"`{module.rpartition('.')[2]}.{name}`" for module, name in found)
 
 

@@ -46,23 +46,25 @@ def proposals(found: dict[str, list[Proposal]]) -> str:
         if not ranked:
             parts.append("nothing in this upstream looks like it; adapt the edit by hand, or give it an only_if")
             continue
-        parts += [_told(ranked[0]), beside(ranked[0].old, ranked[0].new), "", as_toml(ranked[0]).rstrip()]
-        parts += [f"  also {_told(other)}" for other in ranked[1:]]
+        parts += [_described(ranked[0]), beside(ranked[0].old, ranked[0].new), "", as_toml(ranked[0]).rstrip()]
+        parts += [f"  also {_described(other)}" for other in ranked[1:]]
     return "\n".join(parts)
 
 
-def _told(one: Proposal) -> str:
+def _described(one: Proposal) -> str:
     state = "all proofs hold" if one.proved else f"not proved: {' '.join(one.problems[0].split())[:140]}"
     return f"{one.form.file}:{one.new.line} in {one.form.scope or 'module'} (likeness {one.score:.1f}; {state})"
 
 
 def summary(found: dict[str, list[Proposal]], written: Sequence[str]) -> str:
+    """How many edits have a proved proposal, and what was written."""
     proved = sum(bool(ranked) and ranked[0].proved for ranked in found.values())
-    said = f"{proved} of {len(found)} edits have a proposal that passes all proofs"
-    return "\n".join([said, *(f"written: {name}" for name in written)])
+    counted = f"{proved} of {len(found)} edits have a proposal that passes all proofs"
+    return "\n".join([counted, *(f"written: {name}" for name in written)])
 
 
 def as_json(one: Proposal) -> dict[str, object]:
+    """One proposal as --json writes it."""
     return {
         "file": one.form.file,
         "scope": one.form.scope,

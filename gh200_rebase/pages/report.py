@@ -33,6 +33,7 @@ def edits_table(assessment: Assessment, *, noted_only: bool = False) -> str:
 
 
 def summary(assessment: Assessment) -> str:
+    """Counts of edits, proofs, interfaces and drift."""
     plan = assessment.plan
     applied = sum(result.status == "applied" for result in plan.results)
     proofs = sum(proof.ok for proof in assessment.proofs)
@@ -83,6 +84,7 @@ def _hunk(assessment: Assessment, tree: Tree, path: str, near: int, around: int)
 
 
 def unified_diff(path: str, before: bytes, after: bytes, around: int = 3) -> str:
+    """One file's change as a unified diff."""
     old, new = (data.decode("utf-8", "surrogateescape").splitlines(keepends=True) for data in (before, after))
     lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", n=around)
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)

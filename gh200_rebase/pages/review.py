@@ -25,6 +25,8 @@ _ASK = "accept? [y]es, [n]o, [q]uit: "
 
 @dataclass(frozen=True)
 class Done:
+    """Keys that were accepted, and keys that were not."""
+
     accepted: tuple[str, ...]
     left: tuple[str, ...]
 

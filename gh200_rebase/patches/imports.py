@@ -24,6 +24,7 @@ def import_edits(patch: Patch, forms: Iterable[Edit]) -> Iterator[Edit]:
 
 
 def imported_by(patch: Patch) -> set[str]:
+    """Names that a patch's imports bind."""
     return {bound_name(code) for code in patch.imports}
 
 
@@ -36,5 +37,6 @@ def bound_name(code: str) -> str:
 
 
 def unused_imports(patch: Patch) -> list[str]:
+    """Imports whose name no edit of the patch uses."""
     names = {name for edit in patch.edits for form in edit.forms() for name in used_names(form)}
     return [code for code in patch.imports if bound_name(code) not in names]

@@ -33,17 +33,21 @@ class Entry:
     """Of an upstream function that our code stands for; the other facts are those of an edit."""
 
     def same_place(self, other: Entry) -> bool:
+        """Whether the surroundings are equal, whatever the release."""
         return {**asdict(self), "since": ""} == {**asdict(other), "since": ""}
 
 
 @dataclass(frozen=True)
 class Lock:
+    """Verified releases, and the surroundings of each edit in them."""
+
     releases: Mapping[str, str] = field(default_factory=dict)
     edits: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     accepted: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     """Surroundings of upstreams that are no release; `since` is then the upstream they were seen in."""
 
     def newest(self) -> str | None:
+        """The newest verified release."""
         return max(self.releases, key=Version, default=None)
 
     def expected(self, edit_key: str, version: str) -> Entry | None:
@@ -91,6 +95,7 @@ def still_accepted(old: Lock, new: Lock) -> Lock:
 
 
 def load(path: Path) -> Lock:
+    """Read the lock; a missing one is empty."""
     if not path.is_file():
         return Lock()
     try:
@@ -128,8 +133,8 @@ def save(lock: Lock, path: Path) -> None:
 
 
 def _edit_block(key: str, entries: Iterable[Entry]) -> str:
-    told = ({name: value for name, value in asdict(entry).items() if value} for entry in entries)
-    rows = _joined(f"   {json.dumps(facts)}" for facts in told)
+    recorded = ({name: value for name, value in asdict(entry).items() if value} for entry in entries)
+    rows = _joined(f"   {json.dumps(facts)}" for facts in recorded)
     return "\n".join([f"  {json.dumps(key)}: [", *rows, "  ]"])
 
 

@@ -35,6 +35,7 @@ class Edit:
 
     @property
     def key(self) -> str:
+        """Patch number and id, unique among all edits."""
         return f"{self.patch:02d}/{self.id}"
 
     @property
@@ -43,6 +44,7 @@ class Edit:
         return self.key.partition(" into ")[0]
 
     def forms(self) -> tuple[Edit, ...]:
+        """The edit itself and its variants."""
         return (self, *self.variants)
 
 
@@ -90,8 +92,10 @@ class Patch:
 
     @property
     def name(self) -> str:
+        """NN-topic."""
         return f"{self.number:02d}-{self.topic}"
 
     @property
     def order(self) -> tuple[int, int]:
+        """The position of its commit."""
         return COMMIT_ORDER.index(self.commit), self.number

@@ -29,12 +29,13 @@ class Pattern:
 
     @property
     def is_expression(self) -> bool:
+        """Whether it matches expressions, not statements."""
         return isinstance(self.node, ast.expr)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A match: the statement it stands in, and the matched node itself."""
+    """A match: the statement that contains it, and the matched node itself."""
 
     place: Place
     node: ast.expr | ast.stmt | ast.Module
@@ -69,6 +70,7 @@ def find(pattern: Pattern, scope: ast.AST) -> Iterator[Found]:
 
 
 def is_hole(node: object) -> bool:
+    """Whether a node is `...`."""
     return isinstance(node, ast.Constant) and node.value is ...
 
 

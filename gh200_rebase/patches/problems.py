@@ -19,13 +19,16 @@ class Problems:
     found: list[str] = field(default_factory=list)
 
     def at(self, place: str) -> Problems:
+        """A view that prefixes a place."""
         return Problems(f"{self.place}: {place}", self.found)
 
     def add(self, text: str) -> None:
+        """Add one sentence."""
         self.found.append(f"{self.place}: {text}")
 
 
 def check_table(table: Any, keys: Mapping[str, tuple[type, bool]], problems: Problems) -> bool:
+    """Check the keys and types of one table."""
     if not isinstance(table, dict):
         problems.add("must be a table")
         return False
@@ -44,12 +47,14 @@ def check_table(table: Any, keys: Mapping[str, tuple[type, bool]], problems: Pro
 
 
 def one_of(value: str, allowed: Sequence[str], key: str, problems: Problems) -> bool:
+    """Check a value against the allowed ones."""
     if value not in allowed:
         problems.add(f"{key} {value!r} must be one of {', '.join(allowed)}")
     return value in allowed
 
 
 def check_only_if(text: str, problems: Problems) -> None:
+    """Check a condition: a dotted name or exists:PATH."""
     if text.startswith("exists:"):
         check_path(text.removeprefix("exists:"), "only_if", problems)
     elif text and not SCOPE_NAME.fullmatch(text):
@@ -57,12 +62,14 @@ def check_only_if(text: str, problems: Problems) -> None:
 
 
 def check_path(text: str, key: str, problems: Problems) -> None:
+    """Check for a plain relative path."""
     path = PurePosixPath(text)
     if not text or path.is_absolute() or ".." in path.parts or "\\" in text or str(path) != text:
         problems.add(f"{key} {text!r} must be a plain relative path")
 
 
 def check_strings(values: list[Any], key: str, problems: Problems) -> bool:
+    """Check for a list of strings."""
     good = all(isinstance(value, str) for value in values)
     if not good:
         problems.add(f"{key} must be a list of strings")

@@ -21,6 +21,8 @@ SCOPE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True)
 class Verb:
+    """What a verb demands of an edit."""
+
     anchor: bool
     needs_scope: bool
     check: Callable[[str], str]
@@ -28,16 +30,19 @@ class Verb:
 
 
 def tidy(code: str) -> str:
+    """Code without its common indentation."""
     return textwrap.dedent(code).strip("\n").rstrip()
 
 
 @lru_cache(maxsize=1024)
 def statements(code: str) -> tuple[ast.stmt, ...]:
+    """Code parsed as statements."""
     return tuple(ast.parse(code).body)
 
 
 @lru_cache(maxsize=1024)
 def expression(code: str) -> ast.expr:
+    """Code parsed as one expression."""
     return ast.parse(code.strip(), mode="eval").body
 
 
@@ -62,6 +67,7 @@ def code_nodes(form: Edit) -> tuple[ast.AST, ...]:
 
 
 def used_names(form: Edit) -> set[str]:
+    """Names that the code mentions."""
     return {part.id for node in code_nodes(form) for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 

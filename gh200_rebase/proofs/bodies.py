@@ -34,6 +34,7 @@ class Body:
 
     @property
     def key(self) -> str:
+        """Its key in the lock."""
         return f"{self.file}#{self.scope}"
 
 

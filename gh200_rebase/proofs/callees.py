@@ -1,4 +1,4 @@
-"""Which doors of the overlay each edit opens: read off its code, its patch's imports and the base class they add."""
+"""Which functions and classes of the overlay each edit calls: read off its code, its patch's imports and the base class they add."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from ..patches.verbs import code_nodes, statements
 from .calls import dotted_uses, imported_names
 from .modules import Imported, Modules, dotted
 
-type Door = tuple[str, str]
+type Callee = tuple[str, str]
 """(module of the overlay, name in it)."""
 
 
-def callees(patch: Patch, edit: Edit, modules: Modules) -> list[Door]:
+def callees(patch: Patch, edit: Edit, modules: Modules) -> list[Callee]:
     """Everything of ours that this edit's code reaches, each once, in the order it is written."""
     imported = (node for code in patch.imports for node in statements(code))
     inside = (node for code in code_nodes(edit) for node in ast.walk(code))
     names = imported_names(edit.file, [*imported, *inside])
-    doors = {name: _door(meaning, modules) for name, meaning in names.items()}
-    base = next((found for chain in _base_chains(patch, edit) if (found := _reached(chain, doors, None))), None)
+    meanings = {name: _callee(meaning, modules) for name, meaning in names.items()}
+    base = next((found for chain in _base_chains(patch, edit) if (found := _reached(chain, meanings, None))), None)
     chains = [dotted(chain) for chain, _ in dotted_uses(code_nodes(edit))]
-    return list(dict.fromkeys(found for chain in chains if (found := _reached(chain, doors, base))))
+    return list(dict.fromkeys(found for chain in chains if (found := _reached(chain, meanings, base))))
 
 
-def _door(meaning: Imported, modules: Modules) -> Door:
+def _callee(meaning: Imported, modules: Modules) -> Callee:
     whole = f"{meaning.module}.{meaning.name}"
     return (whole, "") if modules.in_overlay(whole) else (meaning.module, meaning.name)
 
 
-def _reached(chain: list[str], doors: dict[str, Door], base: Door | None) -> Door | None:
-    if chain and chain[0] in doors:
-        module, name = doors[chain[0]]
+def _reached(chain: list[str], meanings: dict[str, Callee], base: Callee | None) -> Callee | None:
+    if chain and chain[0] in meanings:
+        module, name = meanings[chain[0]]
         return module, ".".join([*([name] if name else []), *chain[1:]])
     if len(chain) == 2 and chain[0] == "self" and base:
         return base[0], f"{base[1]}.{chain[1]}"

@@ -46,6 +46,7 @@ class Definition:
 
 
 def module_name(path: str) -> str:
+    """The dotted name of a path."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -88,11 +89,13 @@ class Modules:
         self._known: dict[str, Module | None] = {}
 
     def find(self, name: str) -> Module | None:
+        """The module of that name, parsed once."""
         if name not in self._known:
             self._known[name] = self._load(name)
         return self._known[name]
 
     def in_overlay(self, name: str) -> bool:
+        """Whether the overlay has this module."""
         return any(self.overlay.read(path) is not None for path in _paths(name))
 
     def exists(self, name: str) -> bool:

@@ -35,6 +35,7 @@ class UndefinedNames:
 
     @cached_property
     def found(self) -> list[messages.Message]:
+        """pyflakes' messages about undefined names."""
         tree = self._reduced(self.source.tree, "")
         result = checker.Checker(tree, filename=self.source.path).messages
         return [item for item in result if isinstance(item, messages.UndefinedName | messages.UndefinedLocal)]

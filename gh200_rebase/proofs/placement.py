@@ -35,10 +35,12 @@ class Spot:
 
     @property
     def scope(self) -> ast.AST:
+        """The innermost scope."""
         return self.scopes[-1]
 
     @property
     def at(self) -> tuple[int, int]:
+        """Line and column."""
         return _position(self.own.node)
 
 
@@ -66,11 +68,11 @@ def _unreached(spot: Spot, form: Edit) -> Iterator[tuple[int, str]]:
         place = next((place for place in places(scope) if place.node is inner), None)
         if place is None:
             continue
-        leaving = exit_before(place)
-        if leaving is None and inner is spot.own.statement and form.verb == "after":
-            leaving = _anchor_that_leaves(place)
-        if leaving is not None:
-            yield _line(inner), f"never reached: line {leaving.lineno} leaves before it"
+        exit_ = exit_before(place)
+        if exit_ is None and inner is spot.own.statement and form.verb == "after":
+            exit_ = _anchor_that_leaves(place)
+        if exit_ is not None:
+            yield _line(inner), f"never reached: line {exit_.lineno} leaves before it"
         if isinstance(inner, DEFS):
             yield from _replaced(scope, place, inner)
 
@@ -138,7 +140,7 @@ def _disordered(spot: Spot, form: Edit) -> Iterator[tuple[int, str]]:
     for text, is_late in [(text, True) for text in form.after_every] + [(text, False) for text in form.before_any]:
         found = [item.node for item in find(compile_pattern(text), spot.scope) if id(item.node) not in spot.ours]
         if not found:
-            yield spot.at[0], f"its order to `{text}` cannot be told: there is none in {form.scope or 'the module'}"
+            yield spot.at[0], f"its order to `{text}` is unknown: there is none in {form.scope or 'the module'}"
         for node in found:
             if is_late and _position(node) > spot.at:
                 yield _line(node), f"`{text}` comes after it, and it must come after every one"

@@ -26,6 +26,8 @@ PROOFS = ("bytes", "compiles", "tree", "names", "calls", "again")
 
 @dataclass(frozen=True)
 class Proof:
+    """One proof of one edit."""
+
     edit_key: str
     name: str
     ok: bool
@@ -44,18 +46,22 @@ class PatchedFile:
 
     @cached_property
     def original(self) -> Source:
+        """The file before."""
         return read_source(self.path, self.before)
 
     @cached_property
     def final(self) -> Source:
+        """The file after."""
         return read_source(self.path, self.after)
 
     @cached_property
     def inserted(self) -> tuple[Inserted, ...]:
+        """Where our bytes are."""
         return compose(self.before, self.splices)[1]
 
     @cached_property
     def removal(self) -> Removal:
+        """Our nodes in the new tree."""
         return find_own(self.final, self.inserted)
 
 

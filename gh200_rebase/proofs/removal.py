@@ -32,6 +32,7 @@ class Removal:
     own: list[Own] = field(default_factory=list)
 
     def of(self, edit: str) -> list[Own]:
+        """The nodes of one edit."""
         return [item for item in self.own if item.edit == edit]
 
 

@@ -22,9 +22,11 @@ class Signature:
 
     @classmethod
     def empty(cls) -> Signature:
+        """Takes nothing."""
         return cls((), frozenset(), frozenset(), False, False)
 
     def takes(self, name: str) -> bool:
+        """Whether a name can be passed."""
         return name in self.positional or name in self.by_name or self.more_by_name
 
     def without_first(self) -> Signature:
@@ -36,6 +38,7 @@ class Signature:
 
 
 def signature_of(function: Function) -> Signature:
+    """What a function takes, self included."""
     args = function.args
     positional = [arg.arg for arg in (*args.posonlyargs, *args.args)]
     optional = set(positional[len(positional) - len(args.defaults) :]) if args.defaults else set()

@@ -38,15 +38,19 @@ class Site:
 
     @property
     def line(self) -> int:
+        """Its line."""
         return int(getattr(self.found.node, "lineno", 1))
 
     @property
     def scope_node(self) -> ast.AST:
+        """The node of its scope."""
         return self.source.scopes[self.scope][0].node
 
 
 @dataclass(frozen=True)
 class Candidate:
+    """A form of the edit for one place, and its score."""
+
     form: Edit
     site: Site
     score: float
@@ -227,8 +231,10 @@ class _Opened(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if self.inner is not None and matches(self.inner, node):
             return self.inner
-        held = self.inner is not None and any(matches(self.inner, part) for part in ast.walk(node) if part is not node)
-        if held:
+        inside = self.inner is not None and any(
+            matches(self.inner, part) for part in ast.walk(node) if part is not node
+        )
+        if inside:
             kept = [self.visit(item) if _holds(item, self.inner) else ast.Constant(...) for item in node.args]
             while kept and is_hole(kept[-1]):
                 kept.pop()

@@ -15,7 +15,7 @@ from ..syntax.tree import Tree
 from .candidates import Candidate, Site, candidates, last_site
 
 _TRIED = 4
-_UNTOLD = "cannot be told"
+_UNKNOWN = "is unknown: there is none in"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Proposal:
 
     @property
     def proved(self) -> bool:
+        """Whether every proof and contract holds."""
         return not self.problems
 
 
@@ -65,6 +66,8 @@ def _last(edit: Edit, verified: Tree) -> Site | None:
 
 
 def with_variant(patches: Sequence[Patch], proposal: Proposal) -> tuple[Patch, ...]:
+    """The patches with the proposal as a variant."""
+
     def changed(edit: Edit) -> Edit:
         same = edit.key == proposal.edit.key
         return replace(edit, variants=(*edit.variants, proposal.form)) if same else edit
@@ -78,13 +81,13 @@ def _tried(
     """With all proofs; a contract about something that this scope does not have is left out, and said."""
     proposal = Proposal(edit, one.form, old, one.site, one.score)
     problems = list(_problems(project, patches, tree, proposal))
-    untold = [text for text in problems if _UNTOLD in text]
-    if untold:
+    unknown = [text for text in problems if _UNKNOWN in text]
+    if unknown:
         form = one.form
         for key in ("after_every", "before_any"):
-            kept = tuple(text for text in getattr(form, key) if not any(f"`{text}`" in said for said in untold))
+            kept = tuple(text for text in getattr(form, key) if not any(f"`{text}`" in problem for problem in unknown))
             form = replace(form, **{key: kept})  # type: ignore[arg-type]
-        proposal = replace(proposal, form=form, dropped=tuple(untold))
+        proposal = replace(proposal, form=form, dropped=tuple(unknown))
         problems = list(_problems(project, patches, tree, proposal))
     return replace(proposal, problems=tuple(problems))
 
@@ -108,7 +111,7 @@ def _problems(project: Project, patches: Sequence[Patch], tree: Tree, proposal: 
 
 
 def _beside(patches: Sequence[Patch], key: str, file: str) -> tuple[Patch, ...]:
-    """The edits of the same file: only they can stand in each other's way, or bring what the code calls."""
+    """The edits of the same file: only they can conflict, or bring what the code calls."""
     cut = (
         replace(
             patch,

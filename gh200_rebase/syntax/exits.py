@@ -24,7 +24,7 @@ def exit_before(place: Place) -> ast.stmt | None:
 
 
 def _ancestry(place: Place) -> Iterator[tuple[ast.stmt, list[ast.stmt], int]]:
-    """The statement and the compound statements around it, each with the block it stands in."""
+    """The statement and the compound statements around it, each with the block that contains it."""
     assert isinstance(place.node, ast.stmt)
     yield place.node, place.block, place.index
     for outer in reversed(place.around):

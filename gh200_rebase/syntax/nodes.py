@@ -16,7 +16,7 @@ BLOCK_FIELDS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
 
 @contextmanager
 def deep_trees() -> Iterator[None]:
-    """Room for a walk down a long `elif` chain, each link of which is a level of its own."""
+    """A recursion limit for a walk down a long `elif` chain, each link of which is a level of its own."""
     usual = sys.getrecursionlimit()
     sys.setrecursionlimit(max(usual, 50_000))
     try:
@@ -27,7 +27,7 @@ def deep_trees() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Place:
-    """A statement (or the module), the block it stands in, and the chain of (owner, part) from the scope down."""
+    """A statement (or the module), the block that contains it, and the chain of (owner, part) from the scope down."""
 
     node: ast.stmt | ast.Module
     block: list[ast.stmt]
@@ -125,6 +125,7 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def expressions(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions a statement evaluates itself."""
     return (child for child in own_nodes(node) if isinstance(child, ast.expr))
 
 

@@ -26,6 +26,8 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Token:
+    """One token with its byte range."""
+
     kind: int
     text: str
     start: int
@@ -47,19 +49,23 @@ class Source:
 
     @cached_property
     def scopes(self) -> dict[str, list[Place]]:
+        """Classes and functions by dotted name."""
         return scopes(self.tree)
 
     @cached_property
     def eol(self) -> str:
+        """The line end that most lines have."""
         ends = Counter(line_end(line) for line in self.lines if line_end(line))
         return ends.most_common(1)[0][0] if ends else "\n"
 
     @cached_property
     def tokens(self) -> list[Token]:
+        """All tokens with a position."""
         return _tokens(self)
 
     @cached_property
     def token_starts(self) -> list[int]:
+        """Byte offsets of the tokens."""
         return [token.start for token in self.tokens]
 
     def offset(self, line: int, column: int) -> int:
@@ -71,6 +77,7 @@ class Source:
         return self.line_start(line) + column
 
     def line_start(self, line: int) -> int:
+        """Byte offset of a line."""
         return self.starts[line - 1] if line <= len(self.starts) else len(self.data)
 
     def line_at(self, offset: int) -> int:
@@ -119,6 +126,7 @@ class Source:
         return self.tokens[index].start, self.tokens[index - 1].line + 1 if index else 1
 
     def encode(self, text: str) -> bytes:
+        """Text in the file's encoding."""
         try:
             return text.encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -130,6 +138,7 @@ class Source:
 
 
 def line_end(line: str) -> str:
+    """The line end of a line."""
     return line[len(line.rstrip("\r\n")) :]
 
 

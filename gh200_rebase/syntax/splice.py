@@ -36,13 +36,14 @@ class Splice:
 
     @property
     def sort_key(self) -> tuple[int, int, int, int]:
+        """Its order among the insertions of a file."""
         # Deeper code ends the block above; it has to stand before what belongs to an outer block.
         return self.piece.offset, RANKS[self.piece.kind], -self.piece.indent, self.order
 
 
 @dataclass(frozen=True)
 class Inserted:
-    """Where a splice's bytes stand in the new file."""
+    """The position of a splice's bytes in the new file."""
 
     splice: Splice
     start: int

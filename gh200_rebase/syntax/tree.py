@@ -14,11 +14,14 @@ SKIPPED_DIRECTORIES = frozenset({".git", "__pycache__"})
 class Tree(Protocol):
     """Paths are posix and relative to the root."""
 
-    def read(self, path: str) -> bytes | None: ...
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file, None if there is none."""
 
-    def paths(self) -> list[str]: ...
+    def paths(self) -> list[str]:
+        """Paths of all files, sorted."""
 
-    def has_directory(self, path: str) -> bool: ...
+    def has_directory(self, path: str) -> bool:
+        """Whether a directory exists and is not empty."""
 
 
 class DirectoryTree:
@@ -47,7 +50,7 @@ class DirectoryTree:
 
 
 class MemoryTree:
-    """Files held in a dict."""
+    """Files in a dict."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = dict(files)

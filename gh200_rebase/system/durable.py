@@ -18,7 +18,7 @@ from ..errors import Rejected
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _SILENT = 2.0
-"""Seconds of waiting that nobody needs to be told about."""
+"""Seconds of waiting before a message is printed."""
 _FIXES = {
     errno.ENOSPC: "free some space on that disk and run the same command again",
     errno.EDQUOT: "raise the quota or free some space, then run the same command again",
@@ -68,6 +68,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def remove_tree(directory: Path) -> None:
+    """Delete a directory if it exists."""
     if directory.exists():
         shutil.rmtree(directory)
 
@@ -98,12 +99,12 @@ def lock(path: Path, doing: str, patience: float = 10.0) -> Iterator[None]:
     handle = os.open(path, flags, 0o644)
     os.set_inheritable(handle, True)
     started = time.monotonic()
-    told = False
+    announced = False
     try:
         while not _try_lock(handle):
             waited = time.monotonic() - started
-            if waited > _SILENT and not told:
-                told = True
+            if waited > _SILENT and not announced:
+                announced = True
                 print(f"note: another run is {doing}; waiting for it", file=sys.stderr)
             if waited > patience:
                 raise Rejected(

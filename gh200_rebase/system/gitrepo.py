@@ -101,6 +101,7 @@ def command(where: Path, *args: str) -> list[str]:
 
 
 def environment(where: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The caller's environment without variables that redirect git."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in _KEPT}
     # Without the ceiling a broken .git would make git take the repository around it.
     fixed = {
@@ -113,6 +114,7 @@ def environment(where: Path, more: Mapping[str, str] | None = None) -> dict[str,
 
 
 def text(where: Path, *args: str, ok: tuple[int, ...] = (0,)) -> str:
+    """A git command's output as text."""
     return git(where, *args, ok=ok).decode(errors="surrogateescape").strip()
 
 
@@ -130,6 +132,7 @@ def git_path(repo: Path, name: str) -> Path:
 
 
 def tip(repo: Path, ref: str) -> str | None:
+    """The commit of a ref, or None."""
     return (
         text(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", ok=(0, 1, 128)) or None
     )
@@ -153,15 +156,18 @@ def tracked(repo: Path, below: str) -> set[str]:
 
 
 def tree_paths(repo: Path, commit: str) -> set[str]:
+    """Paths of all files of a commit."""
     out = git(repo, "ls-tree", "-r", "-z", "--name-only", commit)
     return {os.fsdecode(name) for name in out.split(b"\0") if name}
 
 
 def trailer(repo: Path, commit: str, key: str) -> str:
+    """A commit's trailer."""
     return text(repo, "log", "-1", f"--format=%(trailers:key={key},valueonly,separator=%x20)", commit, "--")
 
 
 def last_with_trailer(repo: Path, ref: str, key: str) -> str | None:
+    """The last commit that has this trailer."""
     return text(repo, "log", "-1", "--format=%H", f"--grep=^{key}: ", ref, "--") or None
 
 
@@ -194,6 +200,8 @@ class File:
 
 @dataclass(frozen=True)
 class Commit:
+    """A message and the files it changes."""
+
     message: str
     files: Iterable[File]
     replaces_all: bool = False

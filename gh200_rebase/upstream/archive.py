@@ -26,6 +26,8 @@ class BadArchive(Rejected):
 
 @dataclass(frozen=True)
 class Member:
+    """One entry of an archive."""
+
     name: str
     kind: str
     size: int

@@ -36,6 +36,8 @@ _SUFFIX = ".tar.gz"
 
 @dataclass(frozen=True)
 class Release:
+    """One source archive of the package index."""
+
     version: str
     filename: str
     sha256: str
@@ -51,7 +53,7 @@ def releases(cache: Path) -> list[str]:
     try:
         known = _ask(cache)
     except _Unreachable as error:
-        known = _remembered(cache)
+        known = _cached_list(cache)
         if not known:
             raise _no_network(cache, error) from error
         print(f"note: the package index does not answer; using its last list ({error})", file=sys.stderr)
@@ -69,7 +71,7 @@ def latest(cache: Path) -> str:
 def sdist(wanted: Version, cache: Path) -> Path:
     """The source archive of one release, checked against the index's sha256; from the cache when it is there."""
     directory = cache / "downloads"
-    for release in _matching(_remembered(cache), wanted):
+    for release in _matching(_cached_list(cache), wanted):
         path = directory / release.filename
         if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == release.sha256:
             return path
@@ -92,7 +94,7 @@ def archives(versions: Sequence[str], cache: Path) -> list[tuple[str, Path, str]
 def cached(cache: Path) -> list[str]:
     """Releases that need no network."""
     names = {path.stem.removeprefix("pypi-") for path in cache.glob("pypi-*.json")}
-    names |= {r.version for r in _remembered(cache) if (cache / "downloads" / r.filename).is_file()}
+    names |= {r.version for r in _cached_list(cache) if (cache / "downloads" / r.filename).is_file()}
     return sorted(names, key=Version)
 
 
@@ -141,7 +143,7 @@ def _release(package: DistributionPackage) -> Release | None:
     return Release(version, f"{PROJECT}-{version}{_SUFFIX}", package.digests.get("sha256", ""), package.is_yanked)
 
 
-def _remembered(cache: Path) -> list[Release]:
+def _cached_list(cache: Path) -> list[Release]:
     try:
         return [Release(**entry) for entry in json.loads((cache / "releases.json").read_bytes())]
     except (FileNotFoundError, ValueError, TypeError):

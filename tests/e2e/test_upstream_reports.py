@@ -41,9 +41,9 @@ def test_first_batch_reports_hold_for_plain_upstream_and_not_for_the_fork(
 ) -> None:
     done = run(tree, tmp_path, str(ROOT / "upstream" / "reproduce.py"))
     lines = re.sub(r"\x1b\[\d*m", "", done.stdout).splitlines()
-    told = dict(line.split(": ", 1) for line in lines if ": " in line)
-    assert sorted(told) == REPORTS and len(REPORTS) == 6
-    assert {name for name, text in told.items() if text != "not reproduced"} == there, told
+    printed = dict(line.split(": ", 1) for line in lines if ": " in line)
+    assert sorted(printed) == REPORTS and len(REPORTS) == 6
+    assert {name for name, text in printed.items() if text != "not reproduced"} == there, printed
     assert done.returncode == 1
     for name in REPORTS:
         assert f"reproduce.py {name}" in (ROOT / "upstream" / f"{name}.md").read_text()

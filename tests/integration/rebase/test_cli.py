@@ -43,12 +43,12 @@ def test_apply_gives_pristine_import_and_one_commit_per_patch(lab: Lab) -> None:
 
 
 def test_quiet_apply_shows_only_edits_with_something_to_say(lab: Lab) -> None:
-    """What is not as last reviewed is told in any case; a plain edit only when asked for."""
+    """What is not as last reviewed is always printed; a plain edit only when asked for."""
     output = lab.run("--skip-tests", "--upstream", lab.upstream("v1"))
     assert "01/base" not in output and "edits  " in output and len(output.splitlines()) < 15
     drifted = lab.run("--skip-tests", "--upstream", lab.upstream("v2"), code=2)
-    told = [line for line in drifted.splitlines() if line[:3] in ("01/", "02/")]
-    assert told and not any(line.endswith("  applied") for line in told)
+    printed = [line for line in drifted.splitlines() if line[:3] in ("01/", "02/")]
+    assert printed and not any(line.endswith("  applied") for line in printed)
     assert "01/base" in lab.run("--skip-tests", "--verbose", "--accept-drift", "--upstream", lab.upstream("v2"))
 
 
@@ -117,7 +117,7 @@ def test_a_half_patched_tree_is_rejected(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_the_fork_rebases_itself(lab: Lab) -> None:
-    """The tree carries the tool, the patches and the overlay: it can stand in for the repository."""
+    """The tree carries the tool, the patches and the overlay: it works like the repository."""
     lab.run("--skip-tests", "--upstream", lab.upstream("v1"))
     for name in ("gh200_rebase", "patches"):
         shutil.copytree(lab.root / name, lab.fork / name, dirs_exist_ok=True)

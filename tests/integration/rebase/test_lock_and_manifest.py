@@ -101,7 +101,7 @@ def test_empty_checklist_is_the_one_the_tool_fills_in() -> None:
 
 
 def test_edit_sites_and_overrides_are_exactly_so_many() -> None:
-    """These figures only go down: a site or override more is paid for with another one."""
+    """These counts only go down: a site or override more is paid for with another one."""
     project = Project(ROOT)
     sites, added, touched = manifest.totals(project.patches)
     assert (sites, added + touched, len(overrides(project.overlay))) == (24, 26, 29)

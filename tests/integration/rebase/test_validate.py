@@ -40,7 +40,7 @@ def test_scripts_are_shown_as_they_run_and_their_scenarios_kept(tmp_path: Path, 
     assert passed.ok and passed.shown == ("passed one (2 s): all   well",)
     assert not failed.ok and failed.verdict == "failed with exit code 3" and "working on" in failed.tail
     assert f"  working on {fork} against {pristine}" in capfd.readouterr().out
-    assert checklist._told(passed).splitlines() == [
+    assert checklist._outcome_lines(passed).splitlines() == [
         "`scripts/test_gh200_features.sh`: passed, 0 s",
         "  - passed one (2 s): all well",
     ]

@@ -409,7 +409,7 @@ def test_our_code_away_from_its_anchor_is_not_inserted_twice() -> None:
 
 
 def test_code_upstream_has_itself_is_rejected() -> None:
-    """It could not be told from an insertion of ours."""
+    """It is indistinguishable from an insertion of ours."""
     assert only(plan_for("a()\nb()\n", edit("after", "a()", "a()"))).status == "failed"
 
 
