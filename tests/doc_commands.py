@@ -104,10 +104,10 @@ COMMANDS: dict[str, How] = {
     ),
     "python gh200_diagnostic.py --skip-allocation --config config/your_config.json": Run(ANY_MACHINE),
     ".venv/bin/python gh200_diagnostic.py --acceptance": Elsewhere(
-        f"{ACCEPTANCE}::test_acceptance_of_a_bare_python", "--acceptance"
+        f"{ACCEPTANCE}::test_of_a_bare_python", "--acceptance"
     ),
     ".venv/bin/python gh200_diagnostic.py --acceptance --large --output FILE": Elsewhere(
-        f"{ACCEPTANCE}::test_acceptance_large_is_only_tried_when_asked", "--large"
+        f"{ACCEPTANCE}::test_large_is_only_tried_when_asked", "--large"
     ),
     # training
     TRAIN: LAUNCH,
@@ -244,7 +244,7 @@ COMMANDS: dict[str, How] = {
     '.venv/bin/python -m pytest tests -k "superchip" -q': Run(
         at_root=True, more=" --collect-only -q", slow="collects every test"
     ),
-    '.venv/bin/python -m pytest tests --fork -k "beyond_hbm"': Run(
+    ".venv/bin/python -m pytest tests/e2e/test_offload.py --fork": Run(
         at_root=True, more=" --collect-only -q", slow="collects every test"
     ),
     "python -m simpletuner.gh200.watch OUTPUT_DIR": Elsewhere(

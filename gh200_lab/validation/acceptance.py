@@ -67,6 +67,7 @@ class Trainings:
         self._janitor: subprocess.Popen[bytes] | None = None
 
     def missing(self) -> str:
+        """Why nothing can be trained here; empty when it can."""
         absent = [name for name in PACKAGES if find_spec(name) is None]
         if absent:
             return f"{sys.executable} has no {', '.join(absent)}: run with .venv/bin/python (scripts/setup.sh)"
@@ -80,6 +81,7 @@ class Trainings:
         return ""
 
     def train(self, order: Order, limit: float) -> Trained:
+        """Runs one training within `limit` seconds."""
         width = SMALL if order.state_bytes is None else _width(order.state_bytes)
         try:
             lab = self._lab(width)
@@ -94,11 +96,12 @@ class Trainings:
             )
         except Failed as problem:
             raise TimeoutError(str(problem)) from problem
-        told = _told(order, run)
+        trained = _trained(order, run)
         shutil.rmtree(run.output, ignore_errors=True)
-        return told
+        return trained
 
     def close(self) -> None:
+        """Removes the directory of the trainings."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
         if self._janitor is not None and self._janitor.stdin is not None:
@@ -115,7 +118,7 @@ class Trainings:
         if not directory.is_dir():
             parameters = PARAMETERS * width * width
             if shutil.disk_usage(self._directory).free < DISK + 3 * 4 * parameters:
-                raise Failed(f"{self._directory} has no room for a model of {parameters / 1e9:.1f} billion parameters")
+                raise Failed(f"{self._directory} has no space for a model of {parameters / 1e9:.1f} billion parameters")
             (directory / "tmp").mkdir(parents=True)
             make_model(directory / "model", width)
             make_images(directory / "images", 3, [(64, 64)])
@@ -162,7 +165,7 @@ def _variables(lab: Lab, order: Order) -> dict[str, str]:
     }
 
 
-def _told(order: Order, run: Run) -> Trained:
+def _trained(order: Order, run: Run) -> Trained:
     updates = [entry for entry in run.trace if "weights" in entry]
     complaint = ""
     if run.code:

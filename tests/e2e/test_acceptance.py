@@ -1,4 +1,4 @@
-"""The acceptance run from end to end on the simulated GPU: real trainings of the fork, compared to the bit."""
+"""The acceptance run from end to end on the simulated GPU: real trainings of the fork, compared bit by bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _cuda_sim() -> None:
 
 
 @pytest.mark.slow(reason="the whole acceptance run: five cold trainings")
-def test_acceptance_runs_to_its_end_on_the_simulated_device(tmp_path: Path) -> None:
+def test_runs_to_its_end_on_the_simulated_device(tmp_path: Path) -> None:
     target, left = tmp_path / "acceptance.json", tmp_path / "left.jsonl"
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -50,7 +50,7 @@ def test_acceptance_runs_to_its_end_on_the_simulated_device(tmp_path: Path) -> N
 
 @pytest.mark.slow(reason="three acceptance runs, each stopped in a training")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_acceptance_stopped_in_a_training_leaves_nothing(tmp_path: Path, number: int) -> None:
+def test_stopped_in_a_training_leaves_nothing(tmp_path: Path, number: int) -> None:
     target, temporary = tmp_path / "acceptance.json", tmp_path / "tmp"
     temporary.mkdir()
     command = [str(HERE / "run.sh"), "--hbm-mb", "64", *COMMAND, "--output", str(target)]
@@ -88,7 +88,7 @@ def trainers(temporary: Path) -> list[str]:
     return found
 
 
-def test_acceptance_set_up_knows_the_torch_that_upstream_asks_for() -> None:
+def test_set_up_knows_the_torch_that_upstream_asks_for() -> None:
     asked = re.search(r'"torch>=([0-9.]+)"', (ROOT / "build/fork/setup.py").read_text())
     known = re.search(r"GH200_LEAST_TORCH=([0-9.]+)", (ROOT / "scripts/lib/torch.sh").read_text())
     assert asked and known and asked[1] == known[1]

@@ -90,7 +90,7 @@ def check_clean(ran: Trained, ranks: int) -> None:
         assert report["copies"]["device_to_other_device"]["count"] == 0
 
 
-def test_cuda_sim_training_is_the_same_to_the_bit_with_all_but_the_ramp(off: Trained, on: Trained) -> None:
+def test_training_is_bit_identical_with_all_but_the_ramp(off: Trained, on: Trained) -> None:
     assert on.bits() == off.bits()
     losses, updates, kept = on.bits()
     assert len(losses) == len(set(updates)) == STEPS and kept
@@ -99,17 +99,17 @@ def test_cuda_sim_training_is_the_same_to_the_bit_with_all_but_the_ramp(off: Tra
     check_clean(off, 1)
 
 
-def test_cuda_sim_a_held_latent_is_not_copied_and_nobody_waits_for_it(off: Trained, on: Trained) -> None:
+def test_a_cached_latent_is_not_copied_and_not_waited_for(off: Trained, on: Trained) -> None:
     (stock,), (ours,) = off.trainers, on.trainers
     latents = STEPS * BATCH
     fewer = stock["copies"]["host_to_device"]["count"] - ours["copies"]["host_to_device"]["count"]
     assert fewer == latents, "stock copies each from pinned memory"
-    # What a cache writes is fetched from the GPU once more, to be held at once: that is the build's, and waited for.
+    # What a cache writes is fetched from the GPU once more, to be cached at once: that is the build's, and waited for.
     waits = [report["synchronisations"] - report["copies"]["device_to_host"]["count"] for report in (stock, ours)]
     assert waits[0] - waits[1] == latents, "and waits for it"
 
 
-def test_cuda_sim_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
+def test_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
     simulated: SimulatedRuns, forked: Preloaded
 ) -> None:
     ramped = simulated.train("ramp", in_ram=True, **RAMPED)
@@ -120,11 +120,11 @@ def test_cuda_sim_ramp_has_the_windows_of_the_cpu_and_its_losses_to_rounding(
     assert ramped.run.watched_windows() == cpu.watched_windows() == [1, 1, 1, 2]
     pairs = zip(ramped.run.micro_losses(), cpu.micro_losses(), strict=True)
     apart = [abs(float.fromhex(one) / float.fromhex(other) - 1) for one, other in pairs]
-    # Autocast computes norms in float32 on a GPU and in bf16 on a CPU; plain forward passes are equal to the bit.
+    # Autocast computes norms in float32 on a GPU and in bf16 on a CPU; plain forward passes are bit-identical.
     assert max(apart) < BF16_STEP, apart
 
 
-def test_cuda_sim_two_ranks_on_two_devices_are_the_same_to_the_bit(simulated: SimulatedRuns, on: Trained) -> None:
+def test_two_ranks_on_two_devices_are_bit_identical(simulated: SimulatedRuns, on: Trained) -> None:
     """On the caches of a run with one rank: upstream's ranks race for the images of a new cache (UNIFIED_MEMORY.md)."""
     check_clean(on, 1)
     two_off = simulated.train("two-off", ranks=2, cold=False)
@@ -138,7 +138,7 @@ def test_cuda_sim_two_ranks_on_two_devices_are_the_same_to_the_bit(simulated: Si
 
 @pytest.mark.slow(reason="two trainings on the simulated device")
 @pytest.mark.parametrize("mode", ["cdmm", "pcie"])
-def test_cuda_sim_other_modes_are_the_same_to_the_bit(simulated: SimulatedRuns, off: Trained, mode: str) -> None:
+def test_other_modes_are_bit_identical(simulated: SimulatedRuns, off: Trained, mode: str) -> None:
     on = simulated.train(mode, "--mode", mode, in_ram=True, **ON)
     assert on.bits() == off.bits()
     check_clean(on, 1)
@@ -147,14 +147,14 @@ def test_cuda_sim_other_modes_are_the_same_to_the_bit(simulated: SimulatedRuns, 
 
 @pytest.mark.slow(reason="three trainings on the simulated device")
 @pytest.mark.parametrize("every", [3, 17, 101])
-def test_cuda_sim_a_driver_that_fails_every_nth_call(simulated: SimulatedRuns, off: Trained, every: int) -> None:
+def test_a_driver_that_fails_every_nth_call(simulated: SimulatedRuns, off: Trained, every: int) -> None:
     """It ends well, with the right bytes; or with one clear error."""
     ran = simulated.train(f"every-{every}", "--fail-every", str(every), in_ram=True, code=None, **ON)
     if ran.run.code == 0:
         assert ran.bits() == off.bits()
     else:
-        told = ran.run.text
-        assert "CUDA_ERROR_UNKNOWN" in told or "CUDA driver error: unknown error" in told, told[
+        output = ran.run.text
+        assert "CUDA_ERROR_UNKNOWN" in output or "CUDA driver error: unknown error" in output, output[
             -4000:
         ]  # ours, or torch's
     for report in ran.trainers:
@@ -163,28 +163,29 @@ def test_cuda_sim_a_driver_that_fails_every_nth_call(simulated: SimulatedRuns, o
         assert set(left) <= {"contexts"}, left
 
 
-def test_cache_placement_pinned_trains_to_the_bit_with_one_copy_a_batch(simulated: SimulatedRuns, off: Trained) -> None:
+def test_cache_placement_pinned_is_bit_identical_with_one_copy_a_batch(simulated: SimulatedRuns, off: Trained) -> None:
     pinned = simulated.train("pinned", in_ram=True, **_placed("pinned"))
     assert pinned.bits() == off.bits()
     check_clean(pinned, 1)
-    told = pinned.run.end["runtime"]["measured"]
+    measured = pinned.run.end["runtime"]["measured"]
     assert (
-        told["Cache placement"]["way"] == "pinned" and told["Unified memory"]["caches"]["batches_in_one_copy"] == STEPS
+        measured["Cache placement"]["way"] == "pinned"
+        and measured["Unified memory"]["caches"]["batches_in_one_copy"] == STEPS
     )
     assert "one pinned buffer, one copy a batch" in pinned.run.text
 
 
 @pytest.mark.slow(reason="four trainings of 12 steps on the simulated device")
 @pytest.mark.parametrize("placement", ["hbm", "auto"])
-def test_cache_placement_of_every_kind_trains_to_the_bit(simulated: SimulatedRuns, placement: str) -> None:
+def test_cache_placement_of_every_kind_is_bit_identical(simulated: SimulatedRuns, placement: str) -> None:
     """Two epochs and more: what stays in HBM after the first steps is read from there."""
     longer = {"max_train_steps": 3 * STEPS}
     stock = simulated.train("longer", **longer)
     placed = simulated.train(placement, in_ram=True, **_placed(placement) | longer)
     assert placed.bits() == stock.bits()
     check_clean(placed, 1)
-    told = placed.run.end["runtime"]["measured"]["Cache placement"]
-    assert (placement == "auto") == ("milliseconds" in told) and told["asked"] == placement, told
+    measured = placed.run.end["runtime"]["measured"]["Cache placement"]
+    assert (placement == "auto") == ("milliseconds" in measured) and measured["asked"] == placement, measured
     assert placement == "auto" or placed.run.end["runtime"]["measured"]["Unified memory"]["hbm_share"]["given"] > 0
 
 

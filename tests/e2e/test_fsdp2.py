@@ -73,16 +73,16 @@ def whole(sharded: Sharded) -> Run:
     return run
 
 
-def test_superchip_fsdp2_trains_shards_in_the_ramps_windows(whole: Run) -> None:
-    held = [entry["held"] for entry in whole.trace if "held" in entry]
-    assert len(held) == RANKS * STEPS and all(one["shards"] for one in held)
-    assert all(0.4 < one["own"] / one["all"] < 0.6 for one in held)
+def test_fsdp2_trains_shards_in_the_ramps_windows(whole: Run) -> None:
+    counts = [entry["held"] for entry in whole.trace if "held" in entry]
+    assert len(counts) == RANKS * STEPS and all(one["shards"] for one in counts)
+    assert all(0.4 < one["own"] / one["all"] < 0.6 for one in counts)
     sizes = [entry["accumulation"] for entry in whole.trace if "loss" in entry]
     assert sizes == [size for size in WINDOWS for _ in range(size * RANKS)]
     assert "Staged" in whole.text and "gradient accumulation ramp enabled" in whole.text
 
 
-def test_superchip_fsdp2_taken_away_and_given_back(sharded: Sharded, whole: Run) -> None:
+def test_fsdp2_preempted_and_requeued(sharded: Sharded, whole: Run) -> None:
     taken = sharded.train("taken", orders={"signals": [{"name": "SIGUSR1", "at": 3, "rank": 1}]})
     marker = json.loads((taken.output / "gh200_left.json").read_text())
     assert marker["rank"] == 1 and (taken.output / marker["checkpoint"]).is_dir()
@@ -93,7 +93,7 @@ def test_superchip_fsdp2_taken_away_and_given_back(sharded: Sharded, whole: Run)
     assert {*taken.updates(), *again.updates()} == {*whole.updates()}
 
 
-def test_superchip_fsdp2_a_checkpoint_loads_in_one_process(whole: Run, tmp_path: Path) -> None:
+def test_fsdp2_a_checkpoint_loads_in_one_process(whole: Run, tmp_path: Path) -> None:
     """Its shards, put together by Accelerate, are the model that the run wrote at its end."""
     shards = whole.output / f"checkpoint-{STEPS}" / "pytorch_model_fsdp_0"
     merge_fsdp_weights(str(shards), str(tmp_path / "merged"))
@@ -106,7 +106,7 @@ def test_superchip_fsdp2_a_checkpoint_loads_in_one_process(whole: Run, tmp_path:
     assert all(torch.equal(found[name].to(expected[name].dtype), expected[name]) for name in expected)
 
 
-def test_superchip_fsdp2_rejects_what_was_never_shown_on_shards(sharded: Sharded) -> None:
+def test_fsdp2_rejects_what_was_never_shown_on_shards(sharded: Sharded) -> None:
     run = sharded.train("noise", gh200_optimizations=RAMP | {"measure_gradient_noise_scale": True})
     assert run.code not in (0, None) and run.trace == []
     assert "fsdp_enable: a rank only has a piece of each gradient" in run.text

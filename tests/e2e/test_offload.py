@@ -1,4 +1,4 @@
-"""Full fine-tuning and LoRA of the real fork with less GPU memory than stock torch needs, to the bit."""
+"""Full fine-tuning and LoRA of the real fork with less GPU memory than stock torch needs, bit-identical."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def stock(wide: Wide) -> Run:
     return run
 
 
-def test_beyond_hbm_state_trains_to_the_bit_where_stock_does_not_fit(wide: Wide, stock: Run) -> None:
+def test_state_is_bit_identical_where_stock_does_not_fit(wide: Wide, stock: Run) -> None:
     run = wide.on_gpu("state", FOR_STATE, STATE)
     assert run.code == 0, run.text[-3000:]
     assert run.micro_losses() == stock.micro_losses() and results(run) == results(stock)
@@ -111,14 +111,14 @@ def test_beyond_hbm_state_trains_to_the_bit_where_stock_does_not_fit(wide: Wide,
 
 
 @pytest.mark.slow(reason="a full fine-tuning on the simulated device")
-def test_beyond_hbm_stock_is_out_of_memory_and_says_so(wide: Wide) -> None:
+def test_stock_is_out_of_memory_and_says_so(wide: Wide) -> None:
     assert FOR_STATE <= 0.6 * STOCK_FAILS and FOR_ALL <= 0.25 * STOCK_FAILS, "what docs/BEYOND_HBM.md says"
     run = wide.on_gpu("too small", STOCK_FAILS)
     assert run.code != 0 and "CUDA out of memory" in run.text
 
 
 @pytest.mark.slow(reason="a full fine-tuning on the simulated device")
-def test_beyond_hbm_all_trains_to_the_bit(wide: Wide, stock: Run) -> None:
+def test_all_is_bit_identical(wide: Wide, stock: Run) -> None:
     run = wide.on_gpu("all", FOR_ALL, ALL)
     assert run.code == 0, run.text[-3000:]
     assert run.micro_losses() == stock.micro_losses() and results(run) == results(stock)
@@ -127,7 +127,7 @@ def test_beyond_hbm_all_trains_to_the_bit(wide: Wide, stock: Run) -> None:
 
 @pytest.mark.slow(reason="six full fine-tunings on the simulated device")
 @pytest.mark.parametrize(("first", "then"), [(None, STATE), (STATE, None), (ALL, STATE)])
-def test_beyond_hbm_resume_in_either_direction(wide: Wide, stock: Run, first: Any, then: Any) -> None:
+def test_resume_in_either_direction(wide: Wide, stock: Run, first: Any, then: Any) -> None:
     begun = wide.on_gpu("begun", FOR_STATE if first else LARGE, first, max_train_steps=2)
     assert begun.code == 0, begun.text[-3000:]
     kept = wide.directory / "runs" / "kept"
@@ -149,7 +149,7 @@ def test_beyond_hbm_resume_in_either_direction(wide: Wide, stock: Run, first: An
 
 
 @pytest.mark.slow(reason="two trainings on the simulated device")
-def test_beyond_hbm_lora_with_caches_and_the_ramp(wide: Wide) -> None:
+def test_lora_with_caches_and_the_ramp(wide: Wide) -> None:
     ramp = {"initial_effective_batch_size": 1, "target_effective_batch_size": 2, "batch_rampup_steps": 3}
     lora = {"model_type": "lora", "cache_config": UNIFIED}
     plain = wide.on_gpu("lora", LARGE, ramp, **lora)
@@ -173,7 +173,7 @@ def two_stock(wide: Wide, stock: Run) -> Run:
 
 @pytest.mark.slow(reason="three full fine-tunings with two ranks on the simulated device")
 @pytest.mark.parametrize("managed", [STATE, ALL], ids=["state", "all"])
-def test_beyond_hbm_two_ranks_on_two_devices(wide: Wide, two_stock: Run, managed: Any) -> None:
+def test_two_ranks_on_two_devices(wide: Wide, two_stock: Run, managed: Any) -> None:
     run = wide.on_gpu("two managed", 160, managed, **TWO_RANKS)
     assert run.code == 0, run.text[-3000:]
     assert run.losses() == two_stock.losses() and weights(run.output) == weights(two_stock.output)
@@ -181,6 +181,6 @@ def test_beyond_hbm_two_ranks_on_two_devices(wide: Wide, two_stock: Run, managed
 
 
 @pytest.mark.slow(reason="a full fine-tuning on the simulated device")
-def test_beyond_hbm_a_limit_below_the_weights_is_torchs_error_with_our_reason(wide: Wide) -> None:
+def test_a_limit_below_the_weights_is_torchs_error_with_our_reason(wide: Wide) -> None:
     run = wide.on_gpu("limited", LARGE, {"managed_memory": "state", "managed_memory_limit_gb": 0.01})
     assert run.code != 0 and "CUDA out of memory" in run.text and "managed_memory_limit_gb" in run.text

@@ -43,13 +43,13 @@ def train(lab: Lab, name: str, gpu: int) -> Trained:
 
 def gpu_of(lab: Lab) -> str:
     """Which GPU the caches were measured on, by UUID."""
-    (figures,) = (lab.directory / "user-cache" / "simpletuner-gh200").glob("*.json")
-    (machine,) = {key.split(",")[0] for key in json.loads(figures.read_text())}
+    (timings,) = (lab.directory / "user-cache" / "simpletuner-gh200").glob("*.json")
+    (machine,) = {key.split(",")[0] for key in json.loads(timings.read_text())}
     assert machine.startswith("GPU-")
     return machine
 
 
-def test_superchip_two_trainings_at_once_each_with_its_own_gpu(tmp_path: Path) -> None:
+def test_two_trainings_at_once_each_with_its_own_gpu(tmp_path: Path) -> None:
     cuda_sim_or_skip()
     labs = [Lab(tmp_path / name) for name in ("one", "other") if (tmp_path / name).mkdir() is None]
     for lab in labs:

@@ -57,13 +57,16 @@ class Acceptance:
         self.code = int(bool(self.refuted())) if code is None else code
 
     def refuted(self) -> list[str]:
+        """Ids of the refuted claims."""
         return [answer.claim for answer in self.answers.values() if answer.verdict == REFUTED]
 
     def counts(self) -> dict[str, int]:
+        """How many claims have each verdict."""
         found = Counter(answer.verdict for answer in self.answers.values())
         return {verdict: found[verdict] for verdict in VERDICTS}
 
     def report(self, words: Sequence[str]) -> dict[str, Any]:
+        """The JSON report."""
         claims = [asdict(claim) | asdict(self.answers[claim.id]) for claim in CLAIMS]
         for claim in claims:
             del claim["claim"]
@@ -77,6 +80,7 @@ class Acceptance:
         }
 
     def show(self, page: Page) -> None:
+        """Writes the page that people read."""
         show_facts(page, self.facts)
         part, indent = "", " " * 14
         for claim in CLAIMS:
@@ -96,13 +100,15 @@ class Acceptance:
         page.end()
 
     def summary(self) -> str:
-        told = [", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
-        told += [f"refuted: {', '.join(self.refuted())}"] if self.refuted() else []
-        told += [self.ended] if self.ended else []
-        return f"GH200 acceptance: {'; '.join(told)}"
+        """One line."""
+        parts = [", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
+        parts += [f"refuted: {', '.join(self.refuted())}"] if self.refuted() else []
+        parts += [self.ended] if self.ended else []
+        return f"GH200 acceptance: {'; '.join(parts)}"
 
 
 def accept(machine: Machine, options: argparse.Namespace, words: Sequence[str], trainer: MakeTrainer | None) -> int:
+    """Runs the acceptance and delivers its report; the exit code."""
     with _stoppable() as ignore_signals:
         try:
             progress = Progress(options.quiet)

@@ -16,8 +16,8 @@ from .native_callbacks import (
     KINDS_OF_NOTE,
     NOTE,
     NOTES,
+    OVER_AVAILABLE,
     OVER_LIMIT,
-    OVER_ROOM,
     OVER_TABLE,
     POP,
     PUSH,
@@ -45,6 +45,7 @@ class AllocatorEvents:
         self.counts: Counter[str] = Counter()
 
     def tell(self) -> None:
+        """Logs each event once and counts all of them."""
         for note in KINDS_OF_NOTE:
             count, size, detail = (int(cell) for cell in self._cells[NOTES + NOTE * note :][:NOTE])
             if count == self._read[note]:
@@ -65,7 +66,7 @@ class AllocatorEvents:
     def _why(self, note: int, detail: int) -> str:
         if note == OVER_LIMIT:
             return self._budget.over_limit(detail)
-        if note == OVER_ROOM:
+        if note == OVER_AVAILABLE:
             return self._budget.over_room(detail)
         if note == OVER_TABLE:
             return f"there are {detail} blocks already, more than are kept account of"

@@ -21,6 +21,7 @@ class Kind:
 
     @property
     def place(self) -> str:
+        """Where its pages prefer to be, as reports name it."""
         return "managed, prefers the GPU" if self.on_gpu else "managed, prefers the CPU, mapped for the GPU"
 
 
@@ -40,6 +41,7 @@ class Blocks:
 
     @property
     def peak(self) -> int:
+        """Most bytes in use at once."""
         return int(self._cells[PEAK])
 
     def owns(self, base: int) -> bool:
@@ -47,6 +49,7 @@ class Blocks:
         return bool((self._rows()[:, 0] == base).any())
 
     def ranges(self) -> list[tuple[int, int]]:
+        """Address and size of each block."""
         return [(start, size) for start, size in self._rows().tolist() if start]
 
     def tell(self) -> None:
@@ -55,6 +58,7 @@ class Blocks:
             self._notes.tell()
 
     def report(self) -> dict[str, Any]:
+        """The current state, as JSON."""
         self.tell()
         return {
             "place": self.kind.place,

@@ -49,6 +49,7 @@ class ManagedMemory:
         self._thread.start()
 
     def add(self, name: str, kind: Kind) -> TorchPool:
+        """Makes the pool of one kind."""
         blocks = Blocks(kind, self._driver, self._device, self.budget)
         self._pools[name] = TorchPool(blocks, self._device)
         return self._pools[name]
@@ -59,6 +60,7 @@ class ManagedMemory:
         return pool.here() if pool is not None else nullcontext()
 
     def keep_gradients(self, optimizer: Any) -> None:
+        """Moves the gradients of an optimizer into their pool."""
         pool = self._pools.get("gradients")
         if pool is None:
             return
@@ -68,10 +70,11 @@ class ManagedMemory:
                 self._gradients.watch(parameter)
 
     def owns(self, base: int) -> bool:
+        """Whether one of the pools made this allocation."""
         return any(pool.blocks.owns(base) for pool in self._pools.values())
 
     def _look(self) -> None:
-        """Does for native code what only Python can: looks for room, and says what was rejected."""
+        """Does for native code what only Python can: reads how much memory is free and logs rejections."""
         while not self._ended.wait(LOOK_SECONDS):
             try:
                 self.budget.look()
@@ -86,12 +89,19 @@ class ManagedMemory:
             pool.blocks.tell()
 
     def report(self) -> dict[str, Any]:
+        """The current state of all pools, as JSON."""
         kinds = {pool.blocks.kind.name: pool.blocks.report() for pool in self._pools.values()}
         ranges = [where for pool in self._pools.values() for where in pool.blocks.ranges()]
-        told = {"kinds": kinds, "bytes": self.budget.pools, "limit_bytes": self.budget.limit, "limit": self.budget.name}
-        return told | {"places": places(self._driver, ranges, self._device)}
+        report = {
+            "kinds": kinds,
+            "bytes": self.budget.pools,
+            "limit_bytes": self.budget.limit,
+            "limit": self.budget.name,
+        }
+        return report | {"places": places(self._driver, ranges, self._device)}
 
     def close(self) -> None:
+        """Logs the peaks and frees the pools."""
         said = ", ".join(
             f"{pool.blocks.kind.name} {format_size(pool.blocks.peak)} ({pool.blocks.kind.place})"
             for pool in self._pools.values()

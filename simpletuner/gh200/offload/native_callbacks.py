@@ -15,18 +15,18 @@ from ..memory.budget import CEILING, CELL, HANDED, IN_USE, LIMIT
 from ..memory.driver import ATTACH_GLOBAL, Advice, Driver
 
 # What one kind of memory shares with this code, number by number.
-# Which context and places its blocks have (0: mapped for nobody), whether free HBM is room for them; then their bytes.
+# Which context and places its blocks have (0: mapped for nobody), whether free HBM counts for them; then their bytes.
 CONTEXT, PREFERS, MAPPED_FOR, ON_GPU, BYTES, PEAK = range(6)
 OUT, FREE_HBM, ROWS = 6, 7, 8  # two answers of the driver; rows of the table that were ever used
 # What did not go well: how often, and of the last time the bytes asked for and the detail.
 NOTES, NOTE = 9, 3
-OVER_LIMIT, OVER_ROOM, OVER_TABLE, INFO, PUSH, POP, ALLOCATE, ADVISE, FREE = KINDS_OF_NOTE = tuple(range(9))
+OVER_LIMIT, OVER_AVAILABLE, OVER_TABLE, INFO, PUSH, POP, ALLOCATE, ADVISE, FREE = KINDS_OF_NOTE = tuple(range(9))
 # Where blocks begin (0: none), and their bytes. Torch's smallest have 2 MB, those of large tensors 20 MB or more.
 TABLE, ROW, CAPACITY = NOTES + NOTE * len(KINDS_OF_NOTE), 2, 1 << 18
 CELLS = TABLE + ROW * CAPACITY
 
 PREFERRED, ACCESSED = int(Advice.SET_PREFERRED_LOCATION), int(Advice.SET_ACCESSED_BY)
-# Where there seems to be no room it is looked for again, as the figure is that of the last look.
+# Where memory seems to be short the check is repeated, as its number is that of the last look.
 PAUSES, PAUSE_MICROSECONDS = 20, 50_000
 _WORD, _NUMBER = ctypes.c_int64, ctypes.c_int32
 
@@ -58,8 +58,8 @@ def compiled(driver: Driver) -> tuple[Any, Any]:
     cells = _cells()
     note = _note(cells)
     enter, leave = _context(driver, cells, note)
-    has_room = _has_room(driver, cells, note)
-    return _allocate(driver, cells, note, enter, leave, has_room), _give_back(driver, cells, note, enter, leave)
+    is_available = _is_available(driver, cells, note)
+    return _allocate(driver, cells, note, enter, leave, is_available), _give_back(driver, cells, note, enter, leave)
 
 
 def _of_driver(driver: Driver, name: str, *arguments: Any) -> Any:
@@ -117,14 +117,14 @@ def _context(driver: Driver, cells: Any, note: Any) -> tuple[Any, Any]:
     return enter, leave
 
 
-def _has_room(driver: Driver, cells: Any, note: Any) -> Any:
+def _is_available(driver: Driver, cells: Any, note: Any) -> Any:
     from numba import njit, types
 
     info = _of_driver(driver, "cuMemGetInfo", _WORD, _WORD)
     pause = ctypes.CFUNCTYPE(_NUMBER, ctypes.c_uint32)(("usleep", ctypes.CDLL(None)))
 
     @njit(types.boolean(types.int64, types.int64, types.int64))
-    def has_room(own, budget, size):  # type: ignore[no-untyped-def]
+    def is_available(own, budget, size):  # type: ignore[no-untyped-def]
         mine, shared = cells(own), cells(budget)
         if shared[IN_USE] + size > shared[LIMIT]:
             note(own, OVER_LIMIT, size, shared[IN_USE])
@@ -139,13 +139,13 @@ def _has_room(driver: Driver, cells: Any, note: Any) -> Any:
         pauses = 0
         while shared[HANDED] + size > shared[CEILING] + free:
             if pauses == PAUSES:
-                note(own, OVER_ROOM, size, shared[CEILING] - shared[HANDED])
+                note(own, OVER_AVAILABLE, size, shared[CEILING] - shared[HANDED])
                 return False
             pause(PAUSE_MICROSECONDS)
             pauses += 1
         return True
 
-    return has_room
+    return is_available
 
 
 def _placed(driver: Driver, cells: Any, note: Any) -> Any:
@@ -174,7 +174,7 @@ def _placed(driver: Driver, cells: Any, note: Any) -> Any:
     return placed
 
 
-def _allocate(driver: Driver, cells: Any, note: Any, enter: Any, leave: Any, has_room: Any) -> Any:
+def _allocate(driver: Driver, cells: Any, note: Any, enter: Any, leave: Any, is_available: Any) -> Any:
     from numba import njit, types
 
     placed = _placed(driver, cells, note)
@@ -191,7 +191,7 @@ def _allocate(driver: Driver, cells: Any, note: Any, enter: Any, leave: Any, has
         if failed:
             note(own, PUSH, size, failed)
             return 0
-        if has_room(own, budget, size):
+        if is_available(own, budget, size):
             pointer = placed(own, size)
         leave(own)
         if pointer:

@@ -1,4 +1,4 @@
-"""The moments of a run at which each kind of memory is made: there, and only there, torch allocates from a pool."""
+"""Where a run allocates each kind of memory: there, and only there, torch allocates from a pool."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class GradientPoolHooks:
         self._moved: dict[int, int] = {}
 
     def watch(self, parameter: Any) -> None:
+        """Registers the hook of one parameter."""
         if parameter.requires_grad and parameter.is_cuda:
             parameter.register_post_accumulate_grad_hook(self._accumulated)
 

@@ -1,4 +1,4 @@
-"""Where managed memory is rejected before anything is loaded: what was never shown to give the same bits."""
+"""Where managed memory is rejected before anything is loaded: what was never shown to be bit-identical."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ManagedMemoryRejected(GH200Error):
     """The run asks for managed memory together with something it was never shown to be exact with."""
 
 
-_SHARDS = "its shards are made, freed and gathered by torch, outside of our seams"
+_SHARDS = "its shards are made, freed and gathered by torch, outside of our hooks"
 _ACTIVATIONS = "it moves activations by itself"
 _GRAPHS = "CUDA graphs keep pools of their own and replay addresses"
 # The operator's own key, or the launcher's: what would be unproved.
@@ -32,6 +32,7 @@ REJECTED = {
 
 
 def reject(trainer: Any) -> None:
+    """Raises where the config asks for one of them."""
     config, distributed = vars(trainer.config), getattr(trainer.accelerator.distributed_type, "value", "")
     offload = str(config.get("optimizer_cpu_offload_method") or "none").lower()
     not_a_switch = {
@@ -47,6 +48,6 @@ def reject(trainer: Any) -> None:
     if found:
         raise ManagedMemoryRejected(
             "gh200_optimizations.managed_memory is rejected in this run.",
-            why="it was never shown to give the same bits together with:\n" + "\n".join(found),
+            why="it was never shown to be bit-identical together with:\n" + "\n".join(found),
             fix="turn that off (managed memory makes most of it needless), or set managed_memory to off",
         )

@@ -88,6 +88,7 @@ class TorchPool:
         self._everywhere = True
 
     def close(self) -> None:
+        """Gives the pool back to torch."""
         if self._everywhere:
             end, release = (getattr(torch._C, name) for name in FOR_ALL_THREADS[1:])
             end(self._device, self._pool.id)

@@ -39,7 +39,7 @@ MB = 1 << 20
 
 
 class Trainer:
-    """What upstream's has at the seams: models are moved, prepared, resumed, stepped."""
+    """What upstream's has at the integration points: models are moved, prepared, resumed, stepped."""
 
     def __init__(self) -> None:
         self.accelerator = SimpleNamespace(device=DEVICE, distributed_type=SimpleNamespace(value="NO"))
@@ -113,7 +113,7 @@ def check_state_and_all_give_the_bits_of_stock() -> None:
         assert states and all(map(managed, states)), mode
         assert all(map(managed, trainer.ema)), mode
         report = kinds(run)
-        assert all(told["bytes"] > 0 for told in report.values()), report
+        assert all(kind["bytes"] > 0 for kind in report.values()), report
         end()
     assert current() is None
 
@@ -141,16 +141,16 @@ def check_what_a_checkpoint_makes_is_optimizer_state() -> None:
 
 def check_over_the_bound_is_torchs_own_error_and_the_run_can_go_on() -> None:
     run = begun(Trainer(), managed_memory="all", managed_memory_limit_gb=0.05)
-    held = torch.empty(20 * MB, dtype=torch.uint8, device=DEVICE)
+    tensors = torch.empty(20 * MB, dtype=torch.uint8, device=DEVICE)
     try:
         torch.empty(100 * MB, dtype=torch.uint8, device=DEVICE)
         raise AssertionError("the bound did not hold")
     except torch.cuda.OutOfMemoryError:
         pass
-    (told,) = kinds(run).values()
-    assert any("managed_memory_limit_gb" in why for why in told["rejected"]), told
-    assert torch.empty(4 * MB, dtype=torch.uint8, device=DEVICE).numel() and held.numel()
-    del held
+    (kind,) = kinds(run).values()
+    assert any("managed_memory_limit_gb" in why for why in kind["rejected"]), kind
+    assert torch.empty(4 * MB, dtype=torch.uint8, device=DEVICE).numel() and tensors.numel()
+    del tensors
     end()
 
 
@@ -184,9 +184,9 @@ def check_a_block_the_driver_rejects_is_torchs_own_error() -> None:
     run = begun(Trainer(), managed_memory="all")
     with failing("cuMemAllocManaged", OUT_OF_MEMORY):
         out_of_memory()
-    (told,) = kinds(run).values()
-    assert any("CUDA_ERROR_OUT_OF_MEMORY" in why for why in told["rejected"]), told
-    assert told["bytes"] == run.measured["Managed memory"]()["bytes"]
+    (kind,) = kinds(run).values()
+    assert any("CUDA_ERROR_OUT_OF_MEMORY" in why for why in kind["rejected"]), kind
+    assert kind["bytes"] == run.measured["Managed memory"]()["bytes"]
     end()
 
 
@@ -216,16 +216,16 @@ def check_what_machine_and_cgroup_have_free_is_a_bound_that_is_looked_at_again()
     with limits(70 * MB):
         run.managed.look()
         with memory.of("optimizer"):
-            held = [torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)]
-            # Until the next look the block counts as taken; it was never touched, so the next look has room again.
-            held.append(torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE))
+            tensors = [torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)]
+            # Until the next look the block counts as taken; it was never touched, so the next look finds it free again.
+            tensors.append(torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE))
     with limits(5 * MB):
         run.managed.look()
         with memory.of("optimizer"):
             out_of_memory()
     ((why, _),) = kinds(run)["optimizer state"]["rejected"].items()
     assert "free memory of this check: 5.2 MB" in why, why
-    del held
+    del tensors
     end()
 
 
@@ -233,11 +233,11 @@ def check_advice_that_fails_is_said_and_the_block_is_there() -> None:
     with logged() as lines:
         run = begun(Trainer(), managed_memory="all")
         with failing("cuMemAdvise_v2", UNKNOWN):
-            held = torch.ones(24 * MB, dtype=torch.uint8, device=DEVICE)
-        assert managed(held) and int(held[-1]) == 1
-        (told,) = kinds(run).values()
-        assert "has no advice: cuMemAdvise returned CUDA_ERROR_UNKNOWN" in told["rejected"], told
-        del held
+            tensors = torch.ones(24 * MB, dtype=torch.uint8, device=DEVICE)
+        assert managed(tensors) and int(tensors[-1]) == 1
+        (kind,) = kinds(run).values()
+        assert "has no advice: cuMemAdvise returned CUDA_ERROR_UNKNOWN" in kind["rejected"], kind
+        del tensors
         end()
     assert sum("has no advice" in line for line in lines) == 1, lines
 
@@ -264,13 +264,13 @@ def check_threads_that_free_while_another_allocates_do_not_stop_each_other() -> 
     threads = [threading.Thread(target=churn, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    held = [torch.empty(21 * MB, dtype=torch.uint8, device=DEVICE) for _ in range(8)]
+    tensors = [torch.empty(21 * MB, dtype=torch.uint8, device=DEVICE) for _ in range(8)]
     done.set()
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-    assert all(map(managed, held))
-    del held
+    assert all(map(managed, tensors))
+    del tensors
     end()
 
 
@@ -295,7 +295,7 @@ def check_batch_hints_leave_torchs_pools_alone() -> None:
 
 def check_caches_count_what_the_pools_have() -> None:
     run = begun(Trainer(), managed_memory="all", uvm_oversubscription_ratio=0.25)
-    held = torch.empty(40 * MB, dtype=torch.uint8, device=DEVICE)
+    tensors = torch.empty(40 * MB, dtype=torch.uint8, device=DEVICE)
     budget = CacheBudget(None, 64 * MB, run.bytes_in_pools)
     budget.take(20 * MB)
     try:
@@ -303,20 +303,20 @@ def check_caches_count_what_the_pools_have() -> None:
         raise AssertionError("the bound is counted twice")
     except ArenaFull as full:
         assert "torch's pools" in str(full)
-    del held
+    del tensors
     end()
     budget.take(20 * MB)
 
 
 def rejected(trainer: Any, **optimizations: Any) -> str:
-    """What a run is told that must not start; nothing of it may have begun."""
+    """The error of a run that must not start; nothing of it may have begun."""
     before = list(vars(trainer))
     try:
         begun(trainer, **{"managed_memory": "state"} | optimizations)
     except hooks.GH200Error as error:
         run = current()
         assert run is not None and run.managed is None and "Managed memory" not in run.measured
-        assert list(vars(trainer)) == before, "no seam was taken over"
+        assert list(vars(trainer)) == before, "nothing was overridden"
         end()
         return str(error)
     raise AssertionError("not rejected")
@@ -325,8 +325,8 @@ def rejected(trainer: Any, **optimizations: Any) -> str:
 def check_what_was_never_shown_is_rejected_with_all_its_names() -> None:
     trainer = Trainer()
     trainer.config = SimpleNamespace(ramtorch=True, offload_during_save=True, dynamo_mode="reduce-overhead")
-    told = rejected(trainer)
-    assert all(name in told for name in ("ramtorch", "offload_during_save", "dynamo_mode")), told
+    message = rejected(trainer)
+    assert all(name in message for name in ("ramtorch", "offload_during_save", "dynamo_mode")), message
 
 
 USED: dict[str, dict[str, Any]] = {
@@ -348,8 +348,10 @@ def check_every_rejected_key_is_rejected_alone_and_its_default_is_not() -> None:
     for name, config in USED.items():
         trainer = Trainer()
         trainer.config = SimpleNamespace(**config)
-        told = rejected(trainer)
-        assert name in told and not [other for other in REJECTED if f"\n{other}:" in told and other != name], told
+        message = rejected(trainer)
+        assert name in message and not [other for other in REJECTED if f"\n{other}:" in message and other != name], (
+            message
+        )
     for kind in ("DEEPSPEED", "FSDP"):
         trainer = Trainer()
         trainer.accelerator.distributed_type.value = kind
@@ -368,10 +370,10 @@ def check_a_torch_without_a_private_name_is_named_with_its_version() -> None:
         kept = getattr(module, name)
         delattr(module, name)
         try:
-            told = rejected(Trainer())
+            message = rejected(Trainer())
         finally:
             setattr(module, name, kept)
-        assert name in told and torch.__version__ in told, told
+        assert name in message and torch.__version__ in message, message
 
 
 def check_another_allocator_is_rejected_by_its_name() -> None:
@@ -379,10 +381,10 @@ def check_another_allocator_is_rejected_by_its_name() -> None:
     for backend in ("cudaMallocAsync", "pluggable"):
         torch.cuda.get_allocator_backend = lambda backend=backend: backend
         try:
-            told = rejected(Trainer(), managed_memory="all")
+            message = rejected(Trainer(), managed_memory="all")
         finally:
             torch.cuda.get_allocator_backend = asked
-        assert backend in told and "PYTORCH_CUDA_ALLOC_CONF" in told, told
+        assert backend in message and "PYTORCH_CUDA_ALLOC_CONF" in message, message
 
 
 def check_the_users_own_allocator_settings() -> None:
@@ -412,8 +414,8 @@ def check_a_gpu_without_concurrent_managed_access_is_rejected() -> None:
     driver = load_driver()
     assert isinstance(driver, Driver)
     with mock.patch.object(driver, "device_attribute", lambda *_: 0):
-        told = rejected(Trainer())
-    assert "Simulated" in told and "concurrent managed access" in told, told
+        message = rejected(Trainer())
+    assert "Simulated" in message and "concurrent managed access" in message, message
 
 
 def check_a_gpu_that_has_vanished_is_said_at_start_and_while_training() -> None:
@@ -424,8 +426,8 @@ def check_a_gpu_that_has_vanished_is_said_at_start_and_while_training() -> None:
         raise CudaError("cuMemGetInfo", "CUDA_ERROR_DEVICE_UNAVAILABLE")
 
     with mock.patch.object(driver, "memory_info", gone):
-        told = rejected(Trainer())
-    assert "DEVICE_UNAVAILABLE" in told and "nvidia-smi" in told, told
+        message = rejected(Trainer())
+    assert "DEVICE_UNAVAILABLE" in message and "nvidia-smi" in message, message
     for function in ("cuMemGetInfo_v2", "cuCtxPushCurrent_v2"):
         run = begun(Trainer(), managed_memory="all")
         with failing(function, DEVICE_UNAVAILABLE):
@@ -437,18 +439,18 @@ def check_a_gpu_that_has_vanished_is_said_at_start_and_while_training() -> None:
 
 def check_the_nth_block_that_is_rejected_ends_in_torchs_error_and_nothing_is_lost() -> None:
     run = begun(Trainer(), managed_memory="all")
-    held = []
+    tensors = []
     with failing("cuMemAllocManaged", OUT_OF_MEMORY, after=3):
         try:
             for _ in range(9):
-                held.append(torch.full((24 * MB,), len(held), dtype=torch.uint8, device=DEVICE))
+                tensors.append(torch.full((24 * MB,), len(tensors), dtype=torch.uint8, device=DEVICE))
             raise AssertionError("there was memory")
         except torch.cuda.OutOfMemoryError:
             pass
-    assert len(held) == 3 and [int(each[-1]) for each in held] == [0, 1, 2]
+    assert len(tensors) == 3 and [int(each[-1]) for each in tensors] == [0, 1, 2]
     assert kinds(run)["everything torch allocates"]["blocks"] == 3
-    held.append(torch.ones(24 * MB, dtype=torch.uint8, device=DEVICE))
-    del held
+    tensors.append(torch.ones(24 * MB, dtype=torch.uint8, device=DEVICE))
+    del tensors
     end()
 
 
@@ -460,8 +462,8 @@ def check_a_numba_that_is_absent_or_cannot_compile_is_named() -> None:
     ):
         native_callbacks.compiled.cache_clear()
         with wrong:
-            told = rejected(Trainer())
-        assert "numba" in told and "requirements/fork.lock" in told, told
+            message = rejected(Trainer())
+        assert "numba" in message and "requirements/fork.lock" in message, message
     native_callbacks.compiled.cache_clear()
 
 

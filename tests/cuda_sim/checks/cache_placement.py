@@ -1,4 +1,4 @@
-"""The ways of a batch to the GPU on the second of two devices: the same bits, figures for each, and who chooses."""
+"""Transfer paths of a batch to the second of two GPUs: bit-identical, measured each, and how one is chosen."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def nothing_pinned(empty: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
     return rejected
 
 
-def check_one_copy_gives_the_same_bits_with_their_strides() -> None:
+def check_one_copy_is_bit_identical_with_its_strides() -> None:
     wide = torch.arange(4096, dtype=torch.float32).view(64, 64)
     sent = [wide, wide.t(), wide[3:9, ::2], wide.to(torch.bfloat16), torch.tensor(7, dtype=torch.int64), wide > 5]
     mover = OneCopy(DEVICE)
@@ -149,7 +149,7 @@ def check_a_batch_larger_than_memory_is_measured_smaller() -> None:
     assert 0 < timed.batch_bytes < free // 4 and timed.rounds == 3, timed
 
 
-def check_a_way_that_fails_has_its_reason_and_the_others_their_figures() -> None:
+def check_a_way_that_fails_has_its_reason_and_the_others_their_measurements() -> None:
     driver = _driver()
     allocate = driver.allocate_managed
 
@@ -176,7 +176,7 @@ def check_pinned_memory_that_is_rejected_is_said() -> None:
     mover.close()
 
 
-def check_every_placement_gives_the_same_bits_in_every_epoch() -> None:
+def check_every_placement_is_bit_identical_in_every_epoch() -> None:
     files = paths(12)
     plain = [torch.load(path)["latents"] for path in files]
     for placement in ("managed", "pinned", "hbm", "auto"):
@@ -190,9 +190,11 @@ def check_every_placement_gives_the_same_bits_in_every_epoch() -> None:
                     optimize_batch_for_gh200({"latents": batch})
                     wanted = torch.stack([plain[files.index(path)] for path in order[first : first + 6]])
                     assert torch.equal(batch.cpu(), wanted), (placement, epoch)
-        told = run.snapshot()["measured"]
-        assert told["Cache placement"]["asked"] == placement
-        assert told["Unified memory"]["caches"]["managed"] == (told["Cache placement"]["way"] == "managed"), told
+        measured = run.snapshot()["measured"]
+        assert measured["Cache placement"]["asked"] == placement
+        assert measured["Unified memory"]["caches"]["managed"] == (measured["Cache placement"]["way"] == "managed"), (
+            measured
+        )
         end()
 
 
@@ -230,8 +232,8 @@ def check_each_start_measures_once_and_shows_it() -> None:
 
         placement.measure = measure
         hooks.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
-        told = run.snapshot()["measured"]["Cache placement"]
-        assert set(told["milliseconds"]) == set(WAYS) and told["failed"] == {}, told
+        measured = run.snapshot()["measured"]["Cache placement"]
+        assert set(measured["milliseconds"]) == set(WAYS) and measured["failed"] == {}, measured
         end()
     assert asked == [5 * MB, 5 * MB], asked
 
@@ -276,7 +278,7 @@ def check_pinned_is_one_copy_a_batch_whatever_is_in_it() -> None:
     end()
 
 
-def check_a_batch_with_latents_that_are_not_held_is_complete() -> None:
+def check_a_batch_with_latents_that_are_not_cached_is_complete() -> None:
     begun("pinned")
     backend = tiered(DirectoryBackend())
     kept = backend.torch_load(paths(1)[0])["latents"]

@@ -72,8 +72,8 @@ def check_a_batch_gets_hints_only_where_memory_is_managed() -> None:
         hooks.micro_batch_begins(step)
     for _ in range(2):
         optimize_batch_for_gh200({"latents": managed})
-    told = run.hints.report()["hints"]
-    assert told["batch"]["applied"] == 2 and told["prefetch"] == {"applied": 1, "resident": 1}, told
+    hints = run.hints.report()["hints"]
+    assert hints["batch"]["applied"] == 2 and hints["prefetch"] == {"applied": 1, "resident": 1}, hints
     end()
 
 
@@ -126,13 +126,13 @@ def check_a_collated_batch_moves_in_one_call_ahead_of_the_kernel_that_reads_it()
     on_a_rank()
     backend = tiered(DirectoryBackend())
     paths = latents(6)
-    held_now = [backend.torch_load(path) for path in paths]
+    cached = [backend.torch_load(path) for path in paths]
     for step in range(3):
         hooks.micro_batch_begins(step)
     log = Path(os.environ["CUDA_SIM_LOG"])
     before = len(read_log(log))
     with torch.cuda.stream(torch.cuda.Stream(DEVICE)) as _, torch.cuda.device(DEVICE):
-        placed = [hooks.placed_latent(latent) for latent in held_now[::2]]
+        placed = [hooks.placed_latent(latent) for latent in cached[::2]]
         placed = hooks.moved_together(placed)
         assert all(hooks.known_finite(latent) for latent in placed)
         stream = torch.cuda.current_stream(DEVICE).cuda_stream
@@ -142,7 +142,7 @@ def check_a_collated_batch_moves_in_one_call_ahead_of_the_kernel_that_reads_it()
     calls = [(name, call) for name, call in read_log(log)[before:] if any(word in name for word in wanted)]
     assert [name for name, _ in calls] == ["cuMemPrefetchBatchAsync", "cuEventRecord", "cuStreamWaitEvent"], calls
     assert int(calls[-1][1]["stream"]) == stream, "the stream of the kernels that read"
-    del held_now, placed
+    del cached, placed
     end()
 
 

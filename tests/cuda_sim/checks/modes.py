@@ -133,7 +133,7 @@ def check_a_forked_child_has_neither_driver_nor_memory() -> None:
         assert read(block, 1) == b"\7" and call("cuMemFree_v2", block) == 0
 
 
-def check_devices_are_told_apart_by_uuid() -> None:
+def check_devices_differ_by_uuid() -> None:
     management = ctypes.CDLL("libnvidia-ml.so.1")
     assert management.nvmlInit_v2() == 0
     handle, text, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(16)

@@ -35,12 +35,12 @@ def main() -> None:
     others = [threading.Thread(target=other, args=(done,), daemon=True) for other in (statistics, garbage)]
     for other in others:
         other.start()
-    held: list[Any] = []
+    tensors: list[Any] = []
     for _ in range(ROUNDS):
         run = begun(Trainer(), managed_memory="all")
-        held = [torch.empty(21 * MB, dtype=torch.uint8, device=DEVICE) for _ in range(BLOCKS)]
+        tensors = [torch.empty(21 * MB, dtype=torch.uint8, device=DEVICE) for _ in range(BLOCKS)]
         assert kinds(run)["everything torch allocates"]["peak_bytes"] >= BLOCKS * 21 * MB
-        del held
+        del tensors
         end()
     begun(Trainer(), managed_memory="all")
     globals()["kept"] = torch.ones(21 * MB, dtype=torch.uint8, device=DEVICE)

@@ -1,4 +1,4 @@
-"""Telemetry of a run on the second of two devices: its figures are that device's, and reading them waits for nobody."""
+"""Telemetry of a run on the second of two devices: its measurements are that device's, and reading them does not synchronise."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def read(telemetry: RunTelemetry) -> Record:
     return found
 
 
-def check_figures_are_those_of_the_runs_own_device() -> None:
+def check_measurements_are_those_of_the_runs_own_device() -> None:
     with tempfile.TemporaryDirectory() as name:
         _, telemetry, _ = begun(Path(name))
         step(telemetry, 2)
@@ -94,8 +94,8 @@ def check_figures_are_those_of_the_runs_own_device() -> None:
         assert after.hbm.total_bytes == 256 * MB and after.hbm.free_bytes == after.hbm.cuda_free_bytes
         assert after.hbm.used_bytes == after.hbm.total_bytes - after.hbm.free_bytes
         assert (after.hbm.allocated_bytes or 0) - (before.hbm.allocated_bytes or 0) == kept.numel() < elsewhere.numel()
-        told = read_directory(Path(name))
-        assert list(told.ranks) == [1] and told.missing == (0,) and told.first.latest.kind == "end"
+        telemetry = read_directory(Path(name))
+        assert list(telemetry.ranks) == [1] and telemetry.missing == (0,) and telemetry.first.latest.kind == "end"
 
 
 def check_only_the_trainings_thread_asks_torchs_allocator() -> None:
@@ -115,7 +115,7 @@ def check_only_the_trainings_thread_asks_torchs_allocator() -> None:
     assert asked and set(asked) == {threading.main_thread()}, asked
 
 
-def check_managed_memory_is_told_by_kind_and_side() -> None:
+def check_managed_memory_is_reported_by_kind_and_side() -> None:
     with tempfile.TemporaryDirectory() as name:
         _, telemetry, memory = begun(Path(name))
         with memory.of("optimizer"):

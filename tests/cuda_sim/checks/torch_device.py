@@ -24,8 +24,8 @@ def logged(name: str) -> int:
 
 def check_torch_says_what_the_machine_is() -> None:
     assert torch.cuda.is_available() and torch.cuda.device_count() == 2
-    told = torch.cuda.get_device_properties(1)
-    assert (told.name, told.major, told.total_memory) == ("Simulated 1", 9, 256 * MIB)
+    properties = torch.cuda.get_device_properties(1)
+    assert (properties.name, properties.major, properties.total_memory) == ("Simulated 1", 9, 256 * MIB)
     assert torch.cuda.is_bf16_supported() and torch.cuda.get_device_capability(0) == (9, 0)
 
 
@@ -149,7 +149,7 @@ def check_training_agrees_with_the_cpu_to_rounding() -> None:
         assert max(abs(a - b) for a, b in pairs) < 1e-5, (options, pairs)
     pairs = list(zip(losses("cpu", True), losses("cuda", True), strict=True))
     assert max(abs(a - b) for a, b in pairs) < 2e-2, pairs
-    assert losses("cuda", True) == losses("cuda", True), "two runs are equal to the bit"
+    assert losses("cuda", True) == losses("cuda", True), "two runs are bit-identical"
     assert losses("cuda:1", False) == losses("cuda", False)
 
 
@@ -189,7 +189,7 @@ def check_a_kernel_that_nobody_handles_is_an_error() -> None:
 
 def as_cuda_tensor(pointer: int, count: int) -> torch.Tensor:
     described = {"shape": (count,), "typestr": "<f4", "data": (pointer, False), "version": 3}
-    return torch.as_tensor(type("Held", (), {"__cuda_array_interface__": described})(), device="cuda")
+    return torch.as_tensor(type("Exposed", (), {"__cuda_array_interface__": described})(), device="cuda")
 
 
 def check_kernels_move_managed_pages_and_memory_info_sees_them() -> None:
@@ -260,5 +260,5 @@ def check_child_processes_have_the_kernels_too() -> None:
     import sys
 
     code = "import json; print(json.dumps('torch' in __import__('sys').modules))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert json.loads(told) is False, "Python alone does not pay for torch"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) is False, "Python alone does not pay for torch"

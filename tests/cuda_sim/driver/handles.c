@@ -17,15 +17,15 @@ typedef struct {
 } handle_t;
 
 static handle_t *handles;
-static size_t handle_count, handle_room;
+static size_t handle_count, handle_capacity;
 
 static result_t create_handle(void **out, handle_kind_t kind, api_t owner) {
-    if (handle_count == handle_room) {
-        size_t room = handle_room ? handle_room * 2 : 256;
-        handle_t *grown = realloc(handles, room * sizeof *handles);
+    if (handle_count == handle_capacity) {
+        size_t capacity = handle_capacity ? handle_capacity * 2 : 256;
+        handle_t *grown = realloc(handles, capacity * sizeof *handles);
         if (!grown) return OUT_OF_MEMORY;
         handles = grown;
-        handle_room = room;
+        handle_capacity = capacity;
     }
     handles[handle_count] = (handle_t){.kind = kind, .live = 1, .owner = owner, .device = current_device()};
     *out = (void *)(FIRST_HANDLE + handle_count++ * HANDLE_STEP);

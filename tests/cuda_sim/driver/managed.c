@@ -15,7 +15,7 @@ typedef struct {
 
 typedef struct {
     arrival_t *entries; /* oldest first; those whose page has moved since are skipped */
-    size_t first, count, room;
+    size_t first, count, capacity;
 } arrivals_t;
 
 static arrivals_t arrivals_on[MAX_DEVICES];
@@ -99,12 +99,12 @@ void drop_pages(allocation_t *managed) {
 
 static void note_arrival(address_t address, uint64_t arrival, int device) {
     arrivals_t *queue = &arrivals_on[device];
-    if (queue->first + queue->count == queue->room) {
+    if (queue->first + queue->count == queue->capacity) {
         memmove(queue->entries, queue->entries + queue->first, queue->count * sizeof *queue->entries);
         queue->first = 0;
-        if (queue->count * 2 >= queue->room) {
-            queue->room = queue->room ? queue->room * 2 : 1024;
-            queue->entries = realloc(queue->entries, queue->room * sizeof *queue->entries);
+        if (queue->count * 2 >= queue->capacity) {
+            queue->capacity = queue->capacity ? queue->capacity * 2 : 1024;
+            queue->entries = realloc(queue->entries, queue->capacity * sizeof *queue->entries);
             if (!queue->entries) abort();
         }
     }

@@ -19,7 +19,7 @@ void drop_pages(allocation_t *managed);
 
 size_t page_of(const allocation_t *managed, address_t address);
 void place_on_host(allocation_t *managed, size_t page);
-/* Evicts others for it; where even that makes no room, the page stays on the host. */
+/* Evicts others for it; where even that frees too little, the page stays on the host. */
 void place_on_device(allocation_t *managed, size_t page, int device);
 
 /* The GPU reads or writes: its pages come to it, unless advice says that it reaches them where they are. */
@@ -30,7 +30,7 @@ void settle_all_first_touches(void);
 
 size_t managed_bytes_on(int device);
 size_t bytes_on(const allocation_t *managed, address_t start, size_t bytes, int place);
-/* Makes room for memory that cannot move; whatever is left over does not fit. */
+/* Frees HBM for memory that cannot move; whatever is left over does not fit. */
 void evict_for(int device, size_t bytes_needed);
 
 unsigned long evicted_pages(void);

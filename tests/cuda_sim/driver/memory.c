@@ -10,10 +10,10 @@
 #include "contexts.h"
 #include "managed.h"
 
-#define REMEMBERED_FREED 1024
+#define FREED_KEPT 1024
 
 static allocation_t **by_address; /* sorted */
-static size_t allocation_count, allocation_room, freed_count;
+static size_t allocation_count, allocation_capacity, freed_count;
 static size_t device_bytes[MAX_DEVICES], device_peak[MAX_DEVICES];
 
 static size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -52,12 +52,12 @@ static void forget_at(size_t position) {
 }
 
 static result_t remember(allocation_t made, address_t *out) {
-    if (allocation_count == allocation_room) {
-        size_t room = allocation_room ? allocation_room * 2 : 256;
-        allocation_t **grown = realloc(by_address, room * sizeof *by_address);
+    if (allocation_count == allocation_capacity) {
+        size_t capacity = allocation_capacity ? allocation_capacity * 2 : 256;
+        allocation_t **grown = realloc(by_address, capacity * sizeof *by_address);
         if (!grown) return OUT_OF_MEMORY;
         by_address = grown;
-        allocation_room = room;
+        allocation_capacity = capacity;
     }
     allocation_t *kept = malloc(sizeof *kept);
     if (!kept) return OUT_OF_MEMORY;
@@ -163,7 +163,7 @@ static void bury(allocation_t *dead) {
     if (dead->view != base) munmap(dead->view, dead->reserved);
     dead->view = NULL;
     dead->live = 0;
-    if (++freed_count <= REMEMBERED_FREED) return;
+    if (++freed_count <= FREED_KEPT) return;
     for (size_t i = 0; i < allocation_count; i++) {
         if (by_address[i]->live || by_address[i] == dead) continue;
         munmap((void *)(uintptr_t)by_address[i]->base, by_address[i]->reserved);

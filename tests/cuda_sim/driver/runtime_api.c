@@ -14,11 +14,11 @@
 #define ADDRESS(pointer) ((address_t)(uintptr_t)(pointer))
 #define NUMBER(handle) ((size_t)(uintptr_t)(handle))
 #define GIVE(pointer, value) (*(pointer) = (value), OK)
-#define RUNTIME_CALL(needs, expression, ...) remembered(CALL(RUNTIME_API, needs, expression, __VA_ARGS__))
+#define RUNTIME_CALL(needs, expression, ...) with_last_error(CALL(RUNTIME_API, needs, expression, __VA_ARGS__))
 
 static __thread result_t last_error;
 
-static result_t remembered(result_t result) {
+static result_t with_last_error(result_t result) {
     if (result && result != NOT_READY) last_error = result;
     return result;
 }

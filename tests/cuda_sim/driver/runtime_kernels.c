@@ -20,7 +20,7 @@ typedef struct {
 } configuration_t;
 
 static kernel_t *kernels;
-static size_t kernel_count, kernel_room;
+static size_t kernel_count, kernel_capacity;
 static __thread configuration_t pushed;
 
 API void **__cudaRegisterFatBinary(void *binary) {
@@ -44,9 +44,9 @@ API void __cudaRegisterFunction(void **handle, const char *host_function, char *
     (void)handle, (void)device_function, (void)thread_limit, (void)thread, (void)block, (void)block_dim, (void)grid_dim;
     (void)warp;
     lock_model();
-    if (kernel_count == kernel_room) {
-        kernel_room = kernel_room ? kernel_room * 2 : 65536;
-        kernels = realloc(kernels, kernel_room * sizeof *kernels);
+    if (kernel_count == kernel_capacity) {
+        kernel_capacity = kernel_capacity ? kernel_capacity * 2 : 65536;
+        kernels = realloc(kernels, kernel_capacity * sizeof *kernels);
         if (!kernels) abort();
     }
     kernels[kernel_count++] = (kernel_t){host_function, name};

@@ -37,7 +37,7 @@ void device_uuid(int physical, uuid_bytes_t *out) {
     static const unsigned char base[16] = {0x57, 0xa4, 0xd1, 0x90, 0x2c, 0x1e, 0x4b, 0x77,
                                            0x8f, 0x30, 0x6e, 0x5d, 0x91, 0x02, 0xc4, 0x00};
     memcpy(out->bytes, base, sizeof base);
-    out->bytes[0] ^= (unsigned char)(physical * 37); /* told apart by a short prefix, as CUDA_VISIBLE_DEVICES allows */
+    out->bytes[0] ^= (unsigned char)(physical * 37); /* they differ in a short prefix, as CUDA_VISIBLE_DEVICES allows */
     out->bytes[15] = (unsigned char)physical;
 }
 

@@ -31,7 +31,7 @@ def of(report: dict[str, Any], verdict: str) -> set[str]:
     return {name for name, found in verdicts(report).items() if found == verdict}
 
 
-def test_acceptance_shows_what_a_cuda_sim_can_show(machine: Machine) -> None:
+def test_shows_what_a_cuda_sim_can_show(machine: Machine) -> None:
     report, output = accepted(machine)
     assert of(report, "refuted") == set()
     assert of(report, "not tested") == SPEED | ASKED_FOR
@@ -41,13 +41,13 @@ def test_acceptance_shows_what_a_cuda_sim_can_show(machine: Machine) -> None:
     assert output.count("GH200 acceptance: ") == 1 and len(report["trainings"]) == 4
 
 
-def test_acceptance_every_claim_has_a_part_and_every_part_a_claim() -> None:
+def test_every_claim_has_a_part_and_every_part_a_claim() -> None:
     assert {claim.part for claim in CLAIMS} == {part.name for part in PARTS}
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
 
 
 @pytest.mark.parametrize("mode", ["cdmm", "pcie"])
-def test_acceptance_expects_of_each_mode_what_it_does(machine: Machine, mode: str) -> None:
+def test_expects_of_each_mode_what_it_does(machine: Machine, mode: str) -> None:
     report, _ = accepted(machine, mode=mode)
     assert of(report, "refuted") == set(), report["claims"]
     assert verdicts(report)["hints_ordinary"] == "not tested" and "with the CPU" in json.dumps(report["claims"])
@@ -72,22 +72,20 @@ def test_acceptance_expects_of_each_mode_what_it_does(machine: Machine, mode: st
         ({"everything on": {"timeout": True}}, "all_on_bits", "not tested", "--minutes"),
     ],
 )  # fmt: skip
-def test_acceptance_judges_the_trainings(
-    machine: Machine, plan: dict[str, Any], claim: str, verdict: str, words: str
-) -> None:
+def test_judges_the_trainings(machine: Machine, plan: dict[str, Any], claim: str, verdict: str, words: str) -> None:
     refuted = verdict == "refuted" or "stock, HBM filled" in plan
     report, _ = accepted(machine, "--quiet", plan=plan, code=int(refuted))
     assert verdicts(report)[claim] == verdict and words in seen(report, claim), seen(report, claim)
 
 
-def test_acceptance_large_is_only_tried_when_asked(machine: Machine) -> None:
+def test_large_is_only_tried_when_asked(machine: Machine) -> None:
     report, _ = accepted(machine, "--large")
     assert verdicts(report)["larger_than_hbm"] == "shown" and report["minutes"] == 60
     report, _ = accepted(machine, "--large", plan={"larger than HBM": {"losses": ("nan",)}}, code=1)
     assert verdicts(report)["larger_than_hbm"] == "refuted"
 
 
-def test_acceptance_without_a_trainer_says_so(machine: Machine) -> None:
+def test_without_a_trainer_says_so(machine: Machine) -> None:
     for trains, missing, words in ((False, "", "started without the lab"), (True, "no fork here", "no fork here")):
         report, _ = accepted(machine, "--quiet", trains=trains, missing=missing)
         assert words in seen(report, "all_on_bits") and verdicts(report)["all_on_bits"] == "not tested"
@@ -102,18 +100,18 @@ def test_acceptance_without_a_trainer_says_so(machine: Machine) -> None:
         ({"ways": {"failed": {"managed": "no"}}, "mode": "pcie"}, "refuted", "managed failed"),
     ],
 )
-def test_acceptance_ways_of_a_batch(machine: Machine, changes: dict[str, Any], verdict: str, words: str) -> None:
+def test_ways_of_a_batch(machine: Machine, changes: dict[str, Any], verdict: str, words: str) -> None:
     report, _ = accepted(machine, "--quiet", code=int(verdict == "refuted"), **changes)
     assert verdicts(report)["batch_ways"] == verdict and words in seen(report, "batch_ways")
 
 
-def test_acceptance_says_which_torch_it_is(machine: Machine) -> None:
+def test_says_which_torch_it_is(machine: Machine) -> None:
     patched = {"version": "2.9.0+uvm", "takes_uvm_keys": True, "lacking": ["torch.cuda.MemPool"]}
     report, output = accepted(machine, torch=patched, code=1)
     assert verdicts(report)["torch_allocator"] == "refuted" and "use_uvm keys that are not set" in output
 
 
-def test_acceptance_cuts_what_the_minutes_do_not_allow(machine: Machine) -> None:
+def test_cuts_what_the_minutes_do_not_allow(machine: Machine) -> None:
     report, _ = accepted(machine, "--quiet", "--minutes", "0.00001")
     cut = {claim["id"] for claim in report["claims"] if "--minutes" in claim["seen"]}
     assert {"all_on_bits", "to_device_speed", "allocation_beyond_hbm"} <= cut and report["trainings"] == []
@@ -129,16 +127,14 @@ def test_acceptance_cuts_what_the_minutes_do_not_allow(machine: Machine) -> None
         ({"managed": MIB}, {"first_touch_managed", "evicted_for_plain", "allocation_beyond_hbm"}),
     ],
 )
-def test_acceptance_refutes_what_the_driver_does_not_do(
-    machine: Machine, faults: dict[str, object], claims: set[str]
-) -> None:
+def test_refutes_what_the_driver_does_not_do(machine: Machine, faults: dict[str, object], claims: set[str]) -> None:
     report, _ = accepted(machine, "--quiet", code=1, **faults)
     assert claims <= of(report, "refuted"), verdicts(report)
     assert clean(machine)
 
 
 @pytest.mark.parametrize("after", [30, 90, 200])
-def test_acceptance_ends_with_a_whole_report_when_the_gpu_is_gone(machine: Machine, after: int) -> None:
+def test_ends_with_a_whole_report_when_the_gpu_is_gone(machine: Machine, after: int) -> None:
     report, _ = accepted(machine, "--quiet", code=1, fail="*", fail_code=719, fail_after=after)
     assert len(report["claims"]) == len(CLAIMS) and of(report, "refuted")
     assert any("stopped answering" in claim["seen"] for claim in report["claims"])
@@ -151,26 +147,26 @@ def test_acceptance_ends_with_a_whole_report_when_the_gpu_is_gone(machine: Machi
         ({"utilization": f"{UUID}, 97\n"}, "97 % busy"),
     ],
 )
-def test_acceptance_leaves_a_busy_gpu_alone(machine: Machine, smi: dict[str, str], words: str) -> None:
+def test_leaves_a_busy_gpu_alone(machine: Machine, smi: dict[str, str], words: str) -> None:
     report, output = accepted(machine, smi=smi, code=3)
     assert not report and words in output and "nothing was tried" in output and "fix: " in output
     assert not machine.calls("cuMemAllocManaged") and not machine.calls("cuMemAlloc_v2")
     assert clean(machine)
 
 
-def test_acceptance_on_another_gpus_processes_is_not_rejected(machine: Machine) -> None:
+def test_on_another_gpus_processes_is_not_rejected(machine: Machine) -> None:
     accepted(machine, "--quiet", smi={"compute-apps": "GPU-other, 4711, 9000\n"})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_acceptance_that_is_stopped_writes_what_it_saw(machine: Machine, number: int) -> None:
+def test_that_is_stopped_writes_what_it_saw(machine: Machine, number: int) -> None:
     report, output = accepted(machine, plan={"everything on": {"sleep": int(number)}}, code=128 + number)
     assert report["ended"] == f"interrupted by {signal.Signals(number).name}" and report["ended"] in output
     assert verdicts(report)["beyond_hbm_bits"] == "shown" and "interrupted" in seen(report, "all_on_bits")
     assert clean(machine) and "CLOSED 1" in output and "Traceback" not in output
 
 
-def test_acceptance_without_a_gpu_says_what_is_missing(machine: Machine) -> None:
+def test_without_a_gpu_says_what_is_missing(machine: Machine) -> None:
     report, output = accepted(machine, devices=0, code=3)
     assert of(report, "not tested") == {claim.id for claim in CLAIMS} and report["trainings"] == []
     assert "no CUDA device that can be used" in report["ended"] and report["ended"] in output
@@ -183,7 +179,7 @@ def started(directory: Path, *words: str, shell: str = "") -> subprocess.Complet
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120)
 
 
-def test_acceptance_of_a_bare_python(tmp_path: Path) -> None:
+def test_of_a_bare_python(tmp_path: Path) -> None:
     done = started(tmp_path, "--quiet")
     assert done.returncode == 3 and "no CUDA device" in done.stdout and "Traceback" not in done.stderr, done.stderr
     report = json.loads((tmp_path / "gh200_acceptance.json").read_text())
@@ -204,14 +200,14 @@ def test_acceptance_of_a_bare_python(tmp_path: Path) -> None:
         (["--output", "full.json"], "ulimit -f 100;", "cannot be written"),
     ],
 )
-def test_acceptance_rejects_before_any_work(words: list[str], shell: str, said: str, tmp_path: Path) -> None:
+def test_rejects_before_any_work(words: list[str], shell: str, said: str, tmp_path: Path) -> None:
     done = started(tmp_path, *words, shell=shell)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == [] and "asking" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [["--large"], ["--minutes", "3"]])
-def test_acceptance_words_belong_to_it(words: list[str], tmp_path: Path) -> None:
+def test_words_belong_to_it(words: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(SCRIPT), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -232,7 +228,7 @@ process.run([sys.executable, "-c", "import time; print('begun', flush=True); tim
 """
 
 
-def test_acceptance_killed_outright_leaves_no_process_and_no_directory(tmp_path: Path) -> None:
+def test_killed_outright_leaves_no_process_and_no_directory(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPO), "TMPDIR": str(tmp_path)}
     script = f"from gh200_lab.checkout import see_this_checkout\nsee_this_checkout()\n{KILLED}"
     parent = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)

@@ -55,12 +55,12 @@ try:
 except TimeoutError as error:
     late = str(error)
 trainer.close()
-print("TOLD " + json.dumps([asdict(stock), asdict(filled), late]))
+print("RESULTS " + json.dumps([asdict(stock), asdict(filled), late]))
 """
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     try:
         build()
     except CannotBuild as reason:
@@ -77,25 +77,25 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
         seconds=500,
     )
     assert ran.code == 0, ran.errors[-3000:]
-    line = next(line for line in ran.output.splitlines() if line.startswith("TOLD "))
+    line = next(line for line in ran.output.splitlines() if line.startswith("RESULTS "))
     assert ran.violations() == []
-    return *json.loads(line.removeprefix("TOLD ")), directory / "tmp"
+    return *json.loads(line.removeprefix("RESULTS ")), directory / "tmp"
 
 
-def test_acceptance_training_tells_bits_times_and_memory(told: tuple[Any, ...]) -> None:
-    stock = told[0]
+def test_training_reports_losses_times_and_memory(results: tuple[Any, ...]) -> None:
+    stock = results[0]
     assert stock["code"] == 0 and len(stock["losses"]) == 5 and len(set(stock["updates"])) == 4, stock
     assert len(stock["step_seconds"]) == 4 and all(seconds > 0 for seconds in stock["step_seconds"])
     # The weight, its gradient and two moments, 8 MB each.
     assert 4 * 8 << 20 < stock["torch_bytes"] < HBM_MB << 20 and stock["weights"]
 
 
-def test_acceptance_training_with_hbm_filled_is_torchs_out_of_memory(told: tuple[Any, ...]) -> None:
-    stock, filled = told[:2]
+def test_training_with_hbm_filled_is_torchs_out_of_memory(results: tuple[Any, ...]) -> None:
+    stock, filled = results[:2]
     assert filled["out_of_memory"] and filled["code"] != 0 and "out of memory" in filled["complaint"], filled
     assert filled["left_bytes"] == stock["torch_bytes"] // 2
 
 
-def test_acceptance_training_that_is_late_is_ended_and_nothing_is_left(told: tuple[Any, ...]) -> None:
-    late, temporary = told[2:]
+def test_training_that_is_late_is_ended_and_nothing_is_left(results: tuple[Any, ...]) -> None:
+    late, temporary = results[2:]
     assert "did not end within" in late and list(Path(temporary).iterdir()) == []

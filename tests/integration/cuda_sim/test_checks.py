@@ -65,7 +65,7 @@ def test_cuda_sim(name: str, check: str, shared: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["numa", "cdmm", "pcie"])
-def test_cuda_sim_well_behaved_code_violates_nothing(mode: str, shared: Path) -> None:
+def test_well_behaved_code_violates_nothing(mode: str, shared: Path) -> None:
     done, _ = ran(mode, shared)
     (report,) = [report for report in done.reports if not report["forked_child"]]
     assert report["violations"] == [] and set(report["left"]["driver"].values()) == {0}
@@ -103,11 +103,11 @@ def test_cuda_sim_well_behaved_code_violates_nothing(mode: str, shared: Path) ->
         "cudaGraphLaunch: unsupported call cudaGraphLaunch",
     ],
 )
-def test_cuda_sim_names_the_violation(sentence: str, shared: Path) -> None:
+def test_names_the_violation(sentence: str, shared: Path) -> None:
     assert sentence in ran("misuse", shared)[0].violations()
 
 
-def test_cuda_sim_report_of_a_torch_process(shared: Path) -> None:
+def test_report_of_a_torch_process(shared: Path) -> None:
     done, _ = ran("torch", shared)
     (report,) = done.reports
     freed = "kernel: a kernel reads freed managed memory"
@@ -121,7 +121,7 @@ def test_cuda_sim_report_of_a_torch_process(shared: Path) -> None:
     assert 0 < report["device_bytes_peak"][0] <= 256 << 20
 
 
-def test_cuda_sim_the_forks_caches_violate_nothing_on_a_second_device(shared: Path) -> None:
+def test_the_forks_caches_violate_nothing_on_a_second_device(shared: Path) -> None:
     done = ran("fork", shared)[0]
     assert done.violations() == []
     (report,) = [report for report in done.reports if not report["forked_child"]]
@@ -129,7 +129,7 @@ def test_cuda_sim_the_forks_caches_violate_nothing_on_a_second_device(shared: Pa
     assert left == dict.fromkeys(left, 0), left
 
 
-def test_cuda_sim_beyond_hbm_violates_nothing(shared: Path) -> None:
+def test_managed_pools_violates_nothing(shared: Path) -> None:
     assert ran("beyond_hbm", shared)[0].violations() == []
 
 
@@ -145,12 +145,12 @@ def beyond_hbm_program(name: str, shared: Path, settings: str = "") -> Ran:
 
 
 @pytest.mark.parametrize("settings", ["", ITS_OWN], ids=["stock", "own_allocator_settings"])
-def test_cuda_sim_beyond_hbm_no_thread_waits_for_another_for_ever(settings: str, shared: Path) -> None:
+def test_managed_pools_do_not_deadlock(settings: str, shared: Path) -> None:
     """Whoever has the GIL may want torch's allocator: what makes a block must not want the GIL."""
     done = beyond_hbm_program("pool_threads", shared, settings)
     assert "ENDED" in done.output and done.errors == "" and done.violations() == [], done.errors[-3000:]
 
 
-def test_cuda_sim_beyond_hbm_another_allocator_is_rejected(shared: Path) -> None:
+def test_another_allocator_is_rejected(shared: Path) -> None:
     said = beyond_hbm_program("other_allocator", shared).output
     assert "pluggable is set" in said and "change_current_allocator" in said, said

@@ -71,7 +71,7 @@ def scenario(machine: Machine) -> Machine:
     return machine
 
 
-def test_cuda_sim_failure_at_every_call_of_a_cache_scenario(scenario: Machine) -> None:
+def test_failure_at_every_call_of_a_cache_scenario(scenario: Machine) -> None:
     scenario.run(SCENARIO, mode="numa")
     calls = [name for name, _ in read_log(scenario.log)]
     assert left(scenario.log) == {} and "cuMemPrefetchBatchAsync" in calls and len(calls) > 60
@@ -81,6 +81,6 @@ def test_cuda_sim_failure_at_every_call_of_a_cache_scenario(scenario: Machine) -
 
 
 @pytest.mark.parametrize("every", [2, 3, 7])
-def test_cuda_sim_failure_of_every_nth_call_of_a_cache_scenario(scenario: Machine, every: int) -> None:
+def test_failure_of_every_nth_call_of_a_cache_scenario(scenario: Machine, every: int) -> None:
     scenario.run(SCENARIO, mode="numa", fail_every=every)
     assert left(scenario.log) == {}

@@ -42,16 +42,16 @@ def asked(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([RUN, *words], env=clean_environment() | environment, capture_output=True, text=True)
 
 
-def test_cuda_sim_prints_the_promised_line(tmp_path: Path) -> None:
+def test_prints_the_documented_line(tmp_path: Path) -> None:
     code = "import torch; print(torch.cuda.device_count(), torch.ones(3, device='cuda:1').sum().item())"
     done = run(["--devices", "2"], [sys.executable, "-c", code], tmp_path / "report")
     assert (done.code, done.output) == (0, "2 3.0\n"), done.errors
     assert done.violations() == [] and done.reports[0]["unhandled_launches"] == 0
 
 
-def test_cuda_sim_help_teaches() -> None:
+def test_help_lists_every_option() -> None:
     done = asked("--help")
-    told = [
+    options = [
         "--devices N",
         "--hbm-mb N",
         "--managed-mb N",
@@ -60,7 +60,7 @@ def test_cuda_sim_help_teaches() -> None:
         "--fail-every N",
         "--report FILE",
     ]
-    assert done.returncode == 0 and all(option in done.stdout for option in told)
+    assert done.returncode == 0 and all(option in done.stdout for option in options)
 
 
 @pytest.mark.parametrize(
@@ -79,25 +79,25 @@ def test_cuda_sim_help_teaches() -> None:
         (["no-such-program-here"], "there is no command 'no-such-program-here'"),
     ],
 )
-def test_cuda_sim_rejects_with_one_error(words: list[str], said: str) -> None:
+def test_rejects_with_one_error(words: list[str], said: str) -> None:
     done = asked(*words)
     assert done.returncode == 2 and done.stdout == "" and said in done.stderr, done.stderr
     assert done.stderr.count("error:") == 1 and "fix:" in done.stderr
 
 
-def test_cuda_sim_exit_code_is_the_commands() -> None:
+def test_exit_code_is_the_commands() -> None:
     assert asked("bash", "-c", "exit 7").returncode == 7
 
 
 @pytest.mark.parametrize("every", [2, 3])
-def test_cuda_sim_every_nth_driver_call_fails(every: int, tmp_path: Path) -> None:
+def test_every_nth_driver_call_fails(every: int, tmp_path: Path) -> None:
     code = COUNT.format(checks=str(HERE / "checks"))
     done = run(["--fail-every", str(every)], [sys.executable, "-c", code], tmp_path / "report")
     results = json.loads(done.output)
     assert results == [999 if n % every == 0 else 0 for n in range(1, 9)], (results, done.errors)
 
 
-def test_cuda_sim_one_function_fails_so_often(tmp_path: Path) -> None:
+def test_one_function_fails_so_often(tmp_path: Path) -> None:
     faults = {"CUDA_SIM_FAIL": "cuMemPrefetchAsync_v2", "CUDA_SIM_FAIL_AFTER": "2", "CUDA_SIM_FAIL_TIMES": "3"}
     code = USE.format(checks=str(HERE / "checks"))
     done = run([], [sys.executable, "-c", code], tmp_path / "report", environment=faults | {"CUDA_SIM_FAIL_CODE": "46"})
@@ -106,7 +106,7 @@ def test_cuda_sim_one_function_fails_so_often(tmp_path: Path) -> None:
     assert done.reports[0]["left"]["driver"]["managed_bytes"] == 0
 
 
-def test_cuda_sim_pages_of_four_kilobytes(tmp_path: Path) -> None:
+def test_pages_of_four_kilobytes(tmp_path: Path) -> None:
     code = USE.format(checks=str(HERE / "checks")).replace("PAGE", "4096")
     small = run(["--page-kb", "4"], [sys.executable, "-c", code], tmp_path / "report")
     assert json.loads(small.output) == [0] * 8
@@ -115,18 +115,18 @@ def test_cuda_sim_pages_of_four_kilobytes(tmp_path: Path) -> None:
     assert json.loads(large.output) == [1] * 8
 
 
-def test_cuda_sim_report_has_a_line_per_process(tmp_path: Path) -> None:
+def test_report_has_a_line_per_process(tmp_path: Path) -> None:
     one = USE.format(checks=str(HERE / "checks"))
     many = (
         f"import subprocess, sys\nfor _ in range(2): subprocess.run([sys.executable, '-c', {one!r}], check=True)\n{one}"
     )
-    leaving = many + "\nimport os; os._exit(0)"
-    done = run([], [sys.executable, "-c", leaving], tmp_path / "report")
+    exits = many + "\nimport os; os._exit(0)"
+    done = run([], [sys.executable, "-c", exits], tmp_path / "report")
     assert len(done.reports) == 3 == len({report["pid"] for report in done.reports}), done.errors
     assert run([], ["bash", "-c", "true"], tmp_path / "report").reports == []
 
 
-def test_cuda_sim_nvidia_smi_answers_what_is_asked() -> None:
+def test_nvidia_smi_answers_what_is_asked() -> None:
     listed = asked("--devices", "2", "nvidia-smi", "-L").stdout.splitlines()
     assert [line.split(" (")[0] for line in listed] == ["GPU 0: Simulated 0", "GPU 1: Simulated 1"]
     memory = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
@@ -138,18 +138,18 @@ def test_cuda_sim_nvidia_smi_answers_what_is_asked() -> None:
     assert wrong.returncode and "wings" in wrong.stderr and not wrong.stdout
 
 
-def test_cuda_sim_nvml_numbers_devices_its_own_way(tmp_path: Path) -> None:
+def test_nvml_numbers_devices_its_own_way(tmp_path: Path) -> None:
     code = """
 import json, pynvml
 pynvml.nvmlInit()
 handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-told = [
+devices = [
     (pynvml.nvmlDeviceGetName(h), pynvml.nvmlDeviceGetUUID(h), pynvml.nvmlDeviceGetMemoryInfo(h).total) for h in handles
 ]
 from cuda.bindings import driver
 driver.cuInit(0)
 count = driver.cuDeviceGetCount()[1]
-print(json.dumps([told, ["".join(f"{b:02x}" for b in driver.cuDeviceGetUuid(n)[1].bytes) for n in range(count)]]))
+print(json.dumps([devices, ["".join(f"{b:02x}" for b in driver.cuDeviceGetUuid(n)[1].bytes) for n in range(count)]]))
 """
     first, second = "2,0", "GPU-57"
     for visible, expected in ((first, [2, 0]), (second, [0])):
@@ -157,13 +157,15 @@ print(json.dumps([told, ["".join(f"{b:02x}" for b in driver.cuDeviceGetUuid(n)[1
             ["--devices", "3", "--hbm-mb", "7"], [sys.executable, "-c", code], tmp_path / "report",
             environment={"CUDA_VISIBLE_DEVICES": visible},
         )  # fmt: skip
-        told, of_cuda = json.loads(done.output)
-        assert [name for name, *_ in told] == ["Simulated 0", "Simulated 1", "Simulated 2"] and told[0][2] == 7 << 20
-        plain = [uuid.removeprefix("GPU-").replace("-", "") for _, uuid, _ in told]
+        devices, of_cuda = json.loads(done.output)
+        assert [name for name, *_ in devices] == ["Simulated 0", "Simulated 1", "Simulated 2"] and devices[0][
+            2
+        ] == 7 << 20
+        plain = [uuid.removeprefix("GPU-").replace("-", "") for _, uuid, _ in devices]
         assert len(set(plain)) == 3 and of_cuda == [plain[index] for index in expected]
 
 
-def test_cuda_sim_two_ranks_with_gloo(tmp_path: Path) -> None:
+def test_two_ranks_with_gloo(tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = run(
         ["--devices", "2"], [*launch, str(HERE / "checks/ranks.py")], tmp_path / "report",
@@ -176,7 +178,7 @@ def test_cuda_sim_two_ranks_with_gloo(tmp_path: Path) -> None:
     assert done.violations() == [] and all(report["unhandled_launches"] == 0 for report in used)
 
 
-def test_cuda_sim_existing_sitecustomize_still_runs(tmp_path: Path) -> None:
+def test_existing_sitecustomize_still_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('the machine has its own')")
     done = run(
         [], [sys.executable, "-c", "print('then')"], tmp_path / "report", environment={"PYTHONPATH": str(tmp_path)}
@@ -184,7 +186,7 @@ def test_cuda_sim_existing_sitecustomize_still_runs(tmp_path: Path) -> None:
     assert done.output.split("\n")[:2] == ["the machine has its own", "then"]
 
 
-def test_cuda_sim_torch_without_cuda_is_one_error(tmp_path: Path) -> None:
+def test_torch_without_cuda_is_one_error(tmp_path: Path) -> None:
     """No such build can be had here; what the check reads of one is its version."""
     package = tmp_path / "torch"
     package.mkdir()
@@ -203,7 +205,7 @@ def copied(directory: Path) -> Path:
     return there
 
 
-def test_cuda_sim_two_processes_build_at_once(tmp_path: Path) -> None:
+def test_two_processes_build_at_once(tmp_path: Path) -> None:
     script = copied(tmp_path) / "build.sh"
     both = [subprocess.Popen([script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ended = [process.communicate() for process in both]
@@ -216,7 +218,7 @@ def test_cuda_sim_two_processes_build_at_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "build/cuda_sim").iterdir())) == 1, "nothing half-built is left"
 
 
-def test_cuda_sim_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = copied(tmp_path)
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -234,7 +236,7 @@ def test_cuda_sim_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyP
         build.__wrapped__()
 
 
-def test_cuda_sim_compiles_for_aarch64(tmp_path: Path) -> None:
+def test_compiles_for_aarch64(tmp_path: Path) -> None:
     if shutil.which(CROSS_COMPILER) is None:
         pytest.skip(f"{CROSS_COMPILER} is missing; install the package gcc-aarch64-linux-gnu")
     done = subprocess.run([copied(tmp_path) / "build.sh", CROSS_COMPILER], capture_output=True, text=True)
@@ -243,7 +245,7 @@ def test_cuda_sim_compiles_for_aarch64(tmp_path: Path) -> None:
     assert int.from_bytes(machine, "little") == 183  # EM_AARCH64
 
 
-def test_cuda_sim_draws_like_the_cpu_where_asked(tmp_path: Path) -> None:
+def test_draws_like_the_cpu_where_asked(tmp_path: Path) -> None:
     code = """
 import torch
 drawn = []

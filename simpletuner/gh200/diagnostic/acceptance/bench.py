@@ -39,38 +39,42 @@ class Bench:
 
     @property
     def driver(self) -> Driver:
+        """The CUDA driver."""
         return self.device.driver
 
     @property
     def ordinal(self) -> int:
+        """The device under test."""
         return self.device.ordinal
 
     @property
     def mode(self) -> str:
-        """As the driver tells it: `NUMA`, `CDMM`, or `none` where CPU and GPU share no page tables."""
+        """As the driver reports it: `NUMA`, `CDMM`, or `none` where CPU and GPU share no page tables."""
         if not self.attribute(DeviceAttribute.PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES):
             return "none"
         return "NUMA" if self.attribute(DeviceAttribute.NUMA_CONFIG) == NUMA_NODE else "CDMM"
 
-    def judged_speed(self, claim: str, right: bool, expected: str, seen: str, **figures: float) -> Answer:
+    def judged_speed(self, claim: str, right: bool, expected: str, seen: str, **measurements: float) -> Answer:
         """Only on the model on which what is known of speeds was measured."""
         if self.facts.grace and MODEL in self.driver.device_name(self.ordinal):
-            return judged(claim, right, expected, seen, **figures)
-        return Answer(claim, NOT_TESTED, expected, f"{seen}; not judged: no GH200", figures)
+            return judged(claim, right, expected, seen, **measurements)
+        return Answer(claim, NOT_TESTED, expected, f"{seen}; not judged: no GH200", measurements)
 
     def attribute(self, attribute: DeviceAttribute) -> int:
+        """One attribute of the device."""
         return self.driver.device_attribute(attribute, self.ordinal)
 
-    def room(self) -> int:
-        """What the host can give at this moment."""
+    def available(self) -> int:
+        """Bytes the host can give now."""
         return read_host(self.machine).room_bytes
 
     def left(self) -> float:
+        """Seconds until the deadline."""
         return self.deadline - time.monotonic()
 
     def sample(self) -> int:
         """Bytes one test may take, which is never much."""
-        host = self.room()
+        host = self.available()
         size = self.device.sample(SAMPLE, host)
         if not size:
             raise NotTested(f"not enough free memory: {gb(self.device.memory()[0])} on the GPU, {gb(host)} on the host")
@@ -78,6 +82,7 @@ class Bench:
 
     @contextmanager
     def managed(self, size: int) -> Iterator[int]:
+        """A managed allocation, freed at the end of the block."""
         if not self.device.shares_managed_memory:
             raise NotTested("this GPU has no concurrent managed access")
         with self.device.managed(size) as pointer:

@@ -32,8 +32,9 @@ class NotTested(Exception):
     """What is left of a part cannot be tried here; the message says why."""
 
 
-def judged(claim: str, right: bool, expected: str, seen: str, **figures: float) -> Answer:
-    return Answer(claim, SHOWN if right else REFUTED, expected, seen, figures)
+def judged(claim: str, right: bool, expected: str, seen: str, **measurements: float) -> Answer:
+    """An answer by comparison."""
+    return Answer(claim, SHOWN if right else REFUTED, expected, seen, measurements)
 
 
 CLAIMS: tuple[Claim, ...] = (
@@ -45,7 +46,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("fresh_thread", "threads", "a thread that never used CUDA has no context, and our calls work in it"),
     Claim("first_touch_managed", "first touch", "a page the CPU touches first goes where it prefers to be (NUMA mode), or stays with the CPU"),
     Claim("first_touch_ordinary", "first touch", "ordinary memory the CPU touches first lies on a node with CPUs"),
-    Claim("hints_remembered", "hints", "the driver accepts and remembers preferred location and read-mostly"),
+    Claim("hints_remembered", "hints", "the driver accepts and reports back preferred location and read-mostly"),
     Claim("hints_ordinary", "hints", "where the GPU uses the host's page tables, ordinary memory can be advised and prefetched"),
     Claim("one_call_for_many", "prefetch", "many ranges are moved to the GPU by what we call once per batch"),
     Claim("resident_is_cheap", "prefetch", "a prefetch of what is on the GPU already costs less than half of moving it"),
@@ -56,7 +57,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("allocation_beyond_hbm", "scale", "managed memory beyond HBM is written by the GPU and read back right by the CPU"),
     Claim("to_device_speed", "bandwidth", "pinned copies to the GPU come near the 375 GB/s that others published"),
     Claim("to_host_speed", "bandwidth", "pinned copies from the GPU come near the 297 GB/s that others published"),
-    Claim("batch_ways", "moving a batch", "every way of moving a batch that placement can choose works here; their times are told"),
+    Claim("batch_ways", "moving a batch", "every way of moving a batch that placement can choose works here; their times are reported"),
     Claim("stock_out_of_memory", "trainings", "with HBM filled, stock training ends in torch's own out-of-memory error"),
     Claim("beyond_hbm_bits", "trainings", "with the same HBM filled, managed memory trains with stock's bits"),
     Claim("all_on_bits", "trainings", "with everything on, training has stock's bits"),

@@ -22,7 +22,7 @@ class GpuBusy(GH200Error):
 
 
 def reject_busy(facts: Facts, machine: Machine, uuid: str, memory: tuple[int, int]) -> None:
-    """`memory` is free and total bytes as CUDA tells them."""
+    """`memory` is free and total bytes as CUDA reports them."""
     gpu = next((gpu for gpu in facts.gpus.devices if gpu.uuid == uuid), None)
     reasons = [*_others(machine, uuid), *_used(gpu, memory)]
     if reasons:
@@ -35,7 +35,7 @@ def reject_busy(facts: Facts, machine: Machine, uuid: str, memory: tuple[int, in
 
 
 def _others(machine: Machine, uuid: str) -> Iterator[str]:
-    """Nothing where nvidia-smi does not answer, and then the memory in use has to tell."""
+    """Nothing where nvidia-smi does not answer, and then the memory in use has to do."""
     for gpu, *rest in smi_rows(run_smi(machine, "--query-compute-apps=gpu_uuid,pid,used_memory")):
         if gpu == uuid and len(rest) == 2 and rest[0].isdigit() and int(rest[0]) != os.getpid():
             yield f"process {rest[0]} has {rest[1]} MiB on it"

@@ -26,6 +26,7 @@ OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def first_touch(bench: Bench) -> Iterator[Answer]:
+    """Where a page lies after the CPU touched it first."""
     size = bench.sample()
     with bench.managed(size) as pointer:
         bench.driver.advise(pointer, size, Advice.SET_PREFERRED_LOCATION, Place(bench.ordinal), bench.ordinal)
@@ -61,6 +62,7 @@ def _shown(nodes: dict[int, int]) -> str:
 
 
 def hints(bench: Bench) -> Iterator[Answer]:
+    """What the driver keeps of the advice it is given."""
     size, gpu = bench.sample(), Place(bench.ordinal)
     location, read_mostly = RangeAttribute.PREFERRED_LOCATION, RangeAttribute.READ_MOSTLY
     advised = {
@@ -75,7 +77,7 @@ def hints(bench: Bench) -> Iterator[Answer]:
             bench.driver.advise(pointer, size, advice, place, bench.ordinal)
             if bench.driver.range_attribute(pointer, size, attribute, bench.ordinal) != right:
                 forgotten.append(name)
-    seen = f"not remembered: {', '.join(forgotten)}" if forgotten else "all remembered"
+    seen = f"not persisted: {', '.join(forgotten)}" if forgotten else "all persisted"
     yield judged("hints_remembered", not forgotten, ", ".join(advised), seen)
     if bench.mode != "NUMA":
         raise NotTested(f"mode {bench.mode}: no such call is made")
@@ -89,6 +91,7 @@ def hints(bench: Bench) -> Iterator[Answer]:
 
 
 def prefetch(bench: Bench) -> Iterator[Answer]:
+    """What a prefetch moves and costs."""
     with bench.managed(2 * RANGES * PAGE) as pointer:
         ranges = [(pointer + 2 * number * PAGE, PAGE) for number in range(RANGES)]
         bench.device.move_all_in(ranges)
@@ -110,8 +113,8 @@ def _cost(bench: Bench) -> Answer:
     moved, resident = median(away[1:]), median(there[1:])
     expected = f"at most {CHEAP:.0%} of the time"
     seen = f"{size >> 20} MiB: {moved * 1e6:.0f} us to move, {resident * 1e6:.0f} us when there already"
-    figures = {"bytes": float(size), "move_seconds": moved, "resident_seconds": resident}
-    return bench.judged_speed("resident_is_cheap", resident <= CHEAP * moved, expected, seen, **figures)
+    measurements = {"bytes": float(size), "move_seconds": moved, "resident_seconds": resident}
+    return bench.judged_speed("resident_is_cheap", resident <= CHEAP * moved, expected, seen, **measurements)
 
 
 def pressure(bench: Bench) -> Iterator[Answer]:

@@ -20,8 +20,9 @@ TOUCHED, REJECTED, CALLED = 0, 41, 42
 
 
 def machine(bench: Bench) -> Iterator[Answer]:
-    told, seen = bench.facts.memory_mode, bench.mode
-    yield judged("memory_mode", told == seen, "both say the same", f"kernel and NVML: {told}; driver: {seen}")
+    """What the machine is, by its own report."""
+    expected, seen = bench.facts.memory_mode, bench.mode
+    yield judged("memory_mode", expected == seen, "both say the same", f"kernel and NVML: {expected}; driver: {seen}")
     page = bench.facts.host.page_bytes
     yield judged("page_size", PAGE % page == 0, "4 or 64 KB pages", f"{page // 1024} KB pages", page_bytes=page)
     concurrent = bench.attribute(DeviceAttribute.CONCURRENT_MANAGED_ACCESS)
@@ -41,6 +42,7 @@ def machine(bench: Bench) -> Iterator[Answer]:
 
 
 def threads(bench: Bench) -> Iterator[Answer]:
+    """What a thread without a context can do."""
     driver, device = bench.driver, bench.device
 
     def work() -> tuple[int, int]:
@@ -59,6 +61,7 @@ def threads(bench: Bench) -> Iterator[Answer]:
 
 
 def forked_child(bench: Bench) -> Iterator[Answer]:
+    """What a forked child can do."""
     with bench.managed(PAGE) as pointer:
         ctypes.memset(pointer, 1, PAGE)
 
@@ -68,7 +71,7 @@ def forked_child(bench: Bench) -> Iterator[Answer]:
 
         ended = _child(touch)
         killed = ended in (-signal.SIGSEGV, -signal.SIGBUS)
-        yield judged("child_has_no_memory", killed, "SIGBUS or SIGSEGV", _spoken(ended))
+        yield judged("child_has_no_memory", killed, "SIGBUS or SIGSEGV", _described(ended))
 
         def call() -> int:
             try:
@@ -78,7 +81,7 @@ def forked_child(bench: Bench) -> Iterator[Answer]:
             return CALLED
 
         ended = _child(call)
-        yield judged("child_calls_nothing", ended == REJECTED, "our own error, no call", _spoken(ended))
+        yield judged("child_calls_nothing", ended == REJECTED, "our own error, no call", _described(ended))
 
 
 def _child(work: Callable[[], int]) -> int:
@@ -98,7 +101,7 @@ def _child(work: Callable[[], int]) -> int:
     return child.exitcode or 0
 
 
-def _spoken(ended: int) -> str:
+def _described(ended: int) -> str:
     if ended < 0:
         return f"it ended by {signal.Signals(-ended).name}"
     return {TOUCHED: "it read the memory", REJECTED: "rejected", CALLED: "it called the driver"}.get(

@@ -29,12 +29,13 @@ class Runs:
             raise NotTested(bench.untrained)
         if missing := bench.trainer.missing():
             raise NotTested(missing)
-        if (room := bench.room()) < HOST_NEEDS:
-            raise NotTested(f"a training needs about {gb(HOST_NEEDS)} of RAM, {gb(room)} can be given")
+        if (available := bench.available()) < HOST_NEEDS:
+            raise NotTested(f"a training needs about {gb(HOST_NEEDS)} of RAM, {gb(available)} is available")
         self._bench, self._trainer = bench, bench.trainer
         self._longest = 0.0
 
     def train(self, order: Order) -> Trained:
+        """Runs one training, or raises NotTested."""
         left = self._bench.left()
         if left <= self._longest:
             raise NotTested(OUT_OF_TIME)
@@ -50,6 +51,7 @@ class Runs:
 
 
 def trainings(bench: Bench) -> Iterator[Answer]:
+    """Trains with and without managed memory and compares."""
     runs = Runs(bench)
     stock = runs.train(Order("stock"))
     if stock.code:
@@ -82,7 +84,7 @@ def _compared(claim: str, runs: Runs, stock: Trained, other: Trained) -> Answer:
         return judged(claim, True, BITS, f"equal over {len(stock.losses)} micro-batches; {times}")
     again = runs.train(Order("stock again"))
     if again.bits != stock.bits:
-        seen = f"two stock trainings differ here too ({_difference(stock, again)}): nothing can be compared to the bit"
+        seen = f"two stock trainings differ here too ({_difference(stock, again)}): bit-identity cannot be judged"
         return Answer(claim, NOT_TESTED, BITS, seen)
     return judged(claim, False, BITS, _difference(stock, other))
 
@@ -109,6 +111,7 @@ def _step(trained: Trained) -> float:
 
 
 def large(bench: Bench) -> Iterator[Answer]:
+    """Trains a model whose state exceeds HBM."""
     if not bench.large:
         raise NotTested("not asked for (--large)")
     runs = Runs(bench)

@@ -21,7 +21,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Trained:
-    """How it went. `losses` are per micro-batch and to the bit, `updates` and `weights` digests of what was trained;
+    """How it went. `losses` are per micro-batch and exact, `updates` and `weights` digests of what was trained;
     `torch_bytes` is the peak of torch's own allocations, `driver_bytes` what else the process came to hold of HBM.
     """
 
@@ -40,6 +40,7 @@ class Trained:
 
     @property
     def bits(self) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
+        """What must be equal in two bit-identical trainings."""
         return self.losses, self.updates, self.weights
 
 
@@ -49,6 +50,8 @@ class Trainer(Protocol):
     def missing(self) -> str:
         """Why nothing can be trained here; empty when it can."""
 
-    def train(self, order: Order, limit: float) -> Trained: ...
+    def train(self, order: Order, limit: float) -> Trained:
+        """Runs one training within `limit` seconds."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Removes what the trainings wrote."""

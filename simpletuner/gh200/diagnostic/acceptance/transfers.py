@@ -31,25 +31,27 @@ print("WAYS " + json.dumps(asdict(time_ways(device, size, entries=entries))))
 
 
 def scale(bench: Bench) -> Iterator[Answer]:
-    done = try_allocation(bench.device, bench.scale, bench.room, bench.tell)
+    """Managed memory beyond HBM, written and read back."""
+    done = try_allocation(bench.device, bench.scale, bench.available, bench.tell)
     claim, expected = "allocation_beyond_hbm", f"{bench.scale:g} x HBM, every chunk right"
-    figures = {"bytes": float(done.size_bytes), "hbm_bytes": float(done.hbm_bytes), "seconds": done.seconds}
+    measurements = {"bytes": float(done.size_bytes), "hbm_bytes": float(done.hbm_bytes), "seconds": done.seconds}
     if done.status == SKIP or (done.status != FAIL and done.size_bytes <= done.hbm_bytes):
-        yield Answer(claim, NOT_TESTED, expected, done.message, figures)
+        yield Answer(claim, NOT_TESTED, expected, done.message, measurements)
     else:
-        yield judged(claim, done.status != FAIL, expected, done.message, **figures)
+        yield judged(claim, done.status != FAIL, expected, done.message, **measurements)
 
 
 def bandwidth(bench: Bench) -> Iterator[Answer]:
-    done = measure(bench.device, bench.room, bench.facts.gpus.coherent, bench.tell)
+    """Speed of copies in both directions."""
+    done = measure(bench.device, bench.available, bench.facts.gpus.coherent, bench.tell)
     if not done.rates:
         raise NotTested(done.message)
-    figures = {f"{rate.path}, {rate.direction}": rate.median for rate in done.rates}
+    measurements = {f"{rate.path}, {rate.direction}": rate.median for rate in done.rates}
     for rate in (rate for rate in done.rates if rate.path == PINNED):
         claim, published = CLAIM_OF[rate.direction]
         expected = f"{published:g} GB/s published; at least {NEAR_ENOUGH:.0%} of it"
         seen = f"{rate.median:.1f} GB/s ({rate.lowest:.1f} to {rate.highest:.1f})"
-        yield bench.judged_speed(claim, rate.median >= NEAR_ENOUGH * published, expected, seen, **figures)
+        yield bench.judged_speed(claim, rate.median >= NEAR_ENOUGH * published, expected, seen, **measurements)
 
 
 def batch(bench: Bench) -> Iterator[Answer]:
@@ -59,10 +61,10 @@ def batch(bench: Bench) -> Iterator[Answer]:
         raise NotTested("there is no torch in this interpreter: run with .venv/bin/python")
     words = (str(machine.package), str(bench.ordinal), str(BATCH_BYTES), str(ENTRIES))
     ran = machine.run((sys.executable, "-c", TIME_WAYS, *words), SECONDS, machine.environ)
-    told = ran.marked("WAYS ")
-    if told is None:
+    printed = ran.marked("WAYS ")
+    if printed is None:
         raise NotTested(f"they could not be timed: {ran.problem or ran.last_line}")
-    timed = json.loads(told)
+    timed = json.loads(printed)
     medians = {way: timing["median"] for way, timing in timed["timings"].items()}
     managed = bench.device.shares_managed_memory
     failed = {way: why for way, why in timed["failed"].items() if way != "managed" or managed}
