@@ -117,10 +117,11 @@ class Optimizations(ConfigBlock):
         "`OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, and in the trackers as `gh200/...`; 0 writes and reads nothing. Acts when "
         "the config has a key of the fork's; the environment alone does not count.",
     )
-    managed_memory: Literal["off", "state", "all"] = Field(
+    managed_memory: Literal["off", "auto", "state", "all"] = Field(
         "off",
-        description="Train beyond the GPU's own memory on stock PyTorch: state puts the targets below into managed memory,"
-        " all every allocation of the process. Same bits either way.",
+        description="Train beyond the GPU's own memory on stock PyTorch: auto puts there what a plan finds too large for the"
+        " GPU and streams the optimizer's state, state the targets below, all every allocation of the process."
+        " Bit-identical in each case.",
     )
     managed_memory_targets: list[Literal["optimizer", "ema", "gradients", "weights"]] = Field(
         ["optimizer", "ema", "gradients", "weights"],
