@@ -30,7 +30,7 @@ _STEP_BACK = 0.005
 _END_WAIT = 5.0
 _FIRST_WAIT = 1.0
 AT_ONCE = 16  # files of a job: a lock that several threads want for each file costs more than the file
-_HELD = "held already"
+_CACHED = "cached already"
 Job = tuple[tuple[str, ...], Consumer, bool]
 Source = tuple[Any, Any, Consumer]  # a cache, its data backend, and who reads its entries
 
@@ -73,6 +73,7 @@ class Preload:
         self.done.wait(_FIRST_WAIT)
 
     def end(self) -> None:
+        """Stops the readers and waits for them for a moment."""
         self._stop("the run ended")
         self._lister.join(_END_WAIT)
         self._finish()
@@ -85,17 +86,20 @@ class Preload:
 
     @property
     def entries(self) -> int:
+        """How many entries were read."""
         return sum(self.how.values())
 
     @property
     def left_out(self) -> Counter[str]:
+        """How many entries were not read, by reason."""
         with self._lock:
-            found = Counter({why: n for why, n in self._outcomes.items() if why not in (_HELD, *get_args(How))})
+            found = Counter({why: n for why, n in self._outcomes.items() if why not in (_CACHED, *get_args(How))})
             if self._finished:
                 found["not reached"] = len(self._offered) - self._outcomes.total()
             return +found
 
     def report(self) -> dict[str, Any]:
+        """Counts for telemetry."""
         return {
             "entries": self.entries, "offered": len(self._offered), "bytes": self.bytes, "seconds": round(self._seconds, 3), "threads": self._most,
             "finished": self.done.is_set(), "how": self.how, "left_out": dict(self.left_out),
@@ -110,7 +114,7 @@ class Preload:
         try:
             work()
         except Exception as error:
-            # Nothing depends on it: what is not held is read when it is needed.
+            # Nothing depends on it: what is not cached is read when it is needed.
             logger.warning("GH200 caches: reading ahead has stopped", exc_info=error)
             self._stop(f"{type(error).__name__}: {error}")
 
@@ -177,7 +181,7 @@ class Preload:
         arena, seen = store.arena(consumer), store.changes
         for path in paths:
             if store.has(path):
-                outcomes[_HELD] += 1
+                outcomes[_CACHED] += 1
                 continue
             if not self._may_go_on():
                 break
@@ -190,7 +194,7 @@ class Preload:
                 outcomes[found.how] += 1
                 size += found.bytes
             else:
-                outcomes["changed meanwhile or of a kind that is not held"] += 1
+                outcomes["changed meanwhile or of a kind that is not cached"] += 1
         return size
 
     def _may_go_on(self) -> bool:
@@ -201,7 +205,7 @@ class Preload:
     def _unread(self, path: str, error: Exception) -> str:
         if isinstance(error, ArenaFull):
             self._stop(str(error))
-            return "without room"
+            return "without space"
         if isinstance(error, FileNotFoundError):
             return "vanished"
         logger.debug("GH200 caches: %s is not read ahead: %s", path, error)
@@ -227,6 +231,7 @@ class Preload:
         self.done.set()
 
     def summary(self) -> str:
+        """One line for the log."""
         seconds = max(self._seconds, 1e-9)
         speed = f" ({format_size(self.bytes / seconds)}/s)" if seconds >= 0.1 else ""
         text = f"read ahead {self.entries} entries, {format_size(self.bytes)} in {seconds:.1f} s{speed}"

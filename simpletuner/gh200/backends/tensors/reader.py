@@ -31,11 +31,11 @@ _Storage = tuple[torch.UntypedStorage, str, int]  # its record and that one's si
 
 
 class Unreadable(Exception):
-    """The file changed, vanished or was cut while it was read, or holds nothing that can be held."""
+    """The file changed, vanished or was truncated while it was read, or has nothing that can be cached."""
 
 
 class NotPlain(Exception):
-    """Something that cannot be held, or that this reader does not want to know: `torch.load` decides about the file."""
+    """Something that cannot be cached, or that this reader does not parse: `torch.load` reads the file."""
 
 
 class Read(NamedTuple):
@@ -75,6 +75,7 @@ def mapped(node: Any, change: Callable[[Any], Any], depth: int = _DEEPEST) -> An
 
 
 def signature_of(found: os.stat_result) -> tuple[int, int, int]:
+    """Modification time, size and inode: what changes with a file's content."""
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
@@ -87,24 +88,24 @@ def read_entry(path: str, arena: TensorArena, *, compressed: bool = False) -> Re
         about = signature_of(before), before.st_size
         if compressed and os.pread(file, 2, 0) == _GZIP:
             with _inflated(file, before.st_size) as plain:
-                value, slots, straight = _taken(plain, arena)
+                value, slots, straight = _taken(plain, f"/proc/self/fd/{plain}", arena)
             return Read(value, slots, *about, "unpacked" if straight else "torch")
-        value, slots, straight = _taken(file, arena)
+        value, slots, straight = _taken(file, path, arena)
         return Read(value, slots, *about, "straight" if straight else "torch")
     finally:
         os.close(file)
 
 
-def _taken(file: int, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], bool]:
+def _taken(file: int, path: str, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], bool]:
     try:
-        structure, leaves, starts = _located(file)
+        structure, leaves, starts = _located(file, path)
     except NotPlain:
         return _through_torch(file), (), False
     reserved = arena.reserve(*[leaf.span for leaf in leaves])
     try:
         for leaf, start, place in zip(leaves, starts, reserved, strict=True):
             if leaf.span and os.preadv(file, [_bytes_of(place)], start) != leaf.span:
-                raise Unreadable("it was cut while it was read")
+                raise Unreadable("it was truncated while it was read")
     except BaseException:
         arena.give_back(reserved)
         raise
@@ -119,14 +120,16 @@ def _bytes_of(place: Reserved) -> memoryview:
     return memoryview(place.buffer).cast("B")[place.offset : place.offset + place.span]
 
 
-def _located(file: int) -> tuple[Any, tuple[Leaf, ...], list[int]]:
-    """The entry, its leaves, and where in the file the bytes of each begin."""
+def _located(file: int, path: str) -> tuple[Any, tuple[Leaf, ...], list[int]]:
+    """The entry, its leaves, and where in the open file the bytes of each begin."""
     if os.pread(file, 4, 0) != _ZIP:
         raise NotPlain("torch.load looks for an archive's mark at the beginning of a file")
     try:
-        # By number: the file that was opened, whatever has its path by now.
-        archive: Any = torch._C.PyTorchFileReader(f"/proc/self/fd/{file}")
-        if "constants.pkl" in archive.get_all_records() or archive.get_record("byteorder") != b"little":
+        # By its path: through the descriptor's link in /proc it takes twice as long.
+        archive: Any = torch._C.PyTorchFileReader(path)
+        if not os.path.samestat(os.fstat(file), os.stat(path)):
+            raise Unreadable("another file has its path by now")
+        if archive.has_record("constants.pkl") or archive.get_record("byteorder") != b"little":
             raise NotPlain("a program, or another byte order")
         for record, text in _FORMAT.items():
             if archive.has_record(record) and archive.get_record(record) != text:
@@ -185,7 +188,7 @@ def structure_of(pickled: bytes) -> tuple[Any, tuple[Leaf, ...]]:
         entry = unpickler.load()
         return mapped(entry, with_leaf), tuple(leaves)
     except Exception as error:
-        # Whatever is wrong with it, torch.load knows it better.
+        # torch.load reports what is wrong with it.
         raise NotPlain(f"{type(error).__name__}: {error}") from error
 
 
@@ -228,7 +231,7 @@ def _through_torch(file: int) -> Any:
     try:
         return torch.load(io.BytesIO(_whole(file)), map_location="cpu", weights_only=True)
     except Exception as error:
-        # Whatever is wrong with it, upstream says it, in its own words, when training reads the file.
+        # SimpleTuner reports it when training reads the file.
         raise Unreadable(
             f"torch.load rejects it: {str(error).splitlines()[0][:200] if str(error) else error!r}"
         ) from error
