@@ -134,7 +134,7 @@ COMMANDS: dict[str, How] = {
     "python train.py": LAUNCH,
     "python -m simpletuner.gh200.ramp config/your_config.json": Run(),
     "python -m simpletuner.gh200.ramp --processes 1 config/your_config.json": Run(),
-    # figures
+    # measurements
     "nvidia-smi dmon -s u": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),
     "nvidia-smi dmon -s pucm -d 5": Program("nvidia-smi", "needs an NVIDIA driver", " -c 1"),
     "numastat -m": Program("numastat", "needs the package numactl", ""),
@@ -145,7 +145,7 @@ COMMANDS: dict[str, How] = {
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),
     "python -m gh200_lab.bench ramp": Elsewhere(f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"),
-    "pytest -k ramp_words_bf16": Run(at_root=True, more=" --collect-only -q", slow="collects every test"),
+    "pytest tests/unit/ramp -k bf16_sums": Run(at_root=True, more=" --collect-only -q"),
     "python -m gh200_lab.bench.ramp_study --output docs/ramp_study.png": Elsewhere(
         "tests/integration/ramp/test_noise_schedule.py::test_ramp_measured_study_draws_its_plot",
         "gh200_lab.bench.ramp_study",
@@ -237,13 +237,13 @@ COMMANDS: dict[str, How] = {
     "scripts/run_all_tests.sh": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh --fast": Run(at_root=True, more=" --help"),
     "scripts/run_all_tests.sh --full": Run(at_root=True, more=" --help"),
-    "pytest tests -k ramp": Run(at_root=True, more=" --collect-only -q", slow="collects every test"),
-    '.venv/bin/python -m pytest tests -k "cuda_sim or uvm or arena or unified or driver"': Run(
-        at_root=True, more=" --collect-only -q", slow="collects every test"
+    "pytest tests/unit/ramp tests/integration/ramp tests/e2e/test_ramp.py": Run(
+        at_root=True, more=" --collect-only -q"
     ),
-    '.venv/bin/python -m pytest tests -k "superchip" -q': Run(
-        at_root=True, more=" --collect-only -q", slow="collects every test"
-    ),
+    ".venv/bin/python -m pytest tests/unit/backends/tensors tests/integration/backends/tensors"
+    " tests/integration/cuda_sim tests/e2e/test_tensor_caches.py": Run(at_root=True, more=" --collect-only -q"),
+    ".venv/bin/python -m pytest tests/integration/preemption tests/integration/rank_check"
+    " tests/e2e/test_preemption.py tests/e2e/test_fsdp2.py": Run(at_root=True, more=" --collect-only -q"),
     ".venv/bin/python -m pytest tests/e2e/test_offload.py --fork": Run(
         at_root=True, more=" --collect-only -q", slow="collects every test"
     ),

@@ -1,4 +1,4 @@
-"""The real trainer on a tiny model, same seed: off is upstream to the bit, and features that move data change no bit."""
+"""The real trainer on a tiny model, same seed: features that are off or only move data give bit-identical results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plain(lab: tiny.Lab) -> Run:
     return train(lab, "plain", launcher=tiny.CPU)
 
 
-def test_features_off_is_upstream_to_the_bit(lab: tiny.Lab, plain: Run) -> None:
+def test_features_off_is_bit_identical_to_upstream(lab: tiny.Lab, plain: Run) -> None:
     upstream = train(lab, "upstream", tree=tiny.PRISTINE, launcher=tiny.CPU)
     assert bits(plain) == bits(upstream)
     assert len(bits(plain)[0]) == 16 and len(set(bits(plain)[1])) == 8 and bits(plain)[2]
@@ -56,12 +56,12 @@ def featured(lab: tiny.Lab) -> Run:
     return train(lab, "featured", kind=IN_RAM, cache_config=UNIFIED)
 
 
-def test_in_memory_data_and_unified_caches_change_no_bit(featured: Run, plain: Run) -> None:
+def test_in_memory_data_and_unified_caches_are_bit_identical(featured: Run, plain: Run) -> None:
     assert bits(featured) == bits(plain)
     assert "Staged 24 files" in featured.text and "GH200 memory summary" in featured.text
 
 
-def test_a_killed_and_resumed_run_equals_the_one_that_was_not_interrupted(lab: tiny.Lab, featured: Run) -> None:
+def test_a_killed_and_resumed_run_equals_the_uninterrupted_one(lab: tiny.Lab, featured: Run) -> None:
     killed = train(lab, "killed", kind=IN_RAM, cache_config=UNIFIED, orders={"kill_at": 12}, code=-signal.SIGKILL)
     assert (killed.output / "checkpoint-4").is_dir() and not (killed.output / "checkpoint-8").exists()
     resumed = lab.watched("resumed", resume="killed", launcher=tiny.CPU, **STEPS, cache_config=UNIFIED)

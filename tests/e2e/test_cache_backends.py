@@ -1,4 +1,4 @@
-"""What the builder of a run hands out for caches in unified memory: upstream's local backend, also for a dataset in RAM."""
+"""What the builder of a run returns for caches in unified memory: upstream's local backend, also for a dataset in RAM."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_local_cache_backend_is_upstreams_with_our_methods_before_it(tmp_path:
     assert not backend.exists(str(path)) and not path.exists()
     with pytest.raises(FileNotFoundError):
         backend.torch_load(str(path))
-    assert type(built("words", tmp_path, "text_embeds")) is LocalDataBackend, "nobody asked for the text cache"
+    assert type(built("words", tmp_path, "text_embeds")) is LocalDataBackend, "the text cache is off"
 
 
 def test_only_local_backends_are_built_by_us() -> None:

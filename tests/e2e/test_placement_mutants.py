@@ -1,4 +1,4 @@
-"""The real upstream, changed so that an edit lands where it does nothing or harm: a contract says so, with the line."""
+"""The real upstream, changed so that an edit lands where it is ineffective or harmful: a contract reports it, with the line."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_there_are_enough_mutants() -> None:
 def test_placement_contract_catches(mutant: Mutant) -> None:
     violations, failed = judged(mutant)
     # Two or three change what the anchor itself counts, and are failures already.
-    assert violations or mutant.edit in failed, f"landed in silence; failed: {failed}"
+    assert violations or mutant.edit in failed, f"no violation reported; failed: {failed}"
     assert all(item.line > 0 and item.what for item in violations)
 
 

@@ -1,4 +1,4 @@
-"""Warm from the first step in the real fork: nothing is read from disk inside training, and the bits are the same."""
+"""Cache preload in the real fork: nothing is read from disk during training, and results are bit-identical."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def counters(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(1800)
-def test_preload_first_epoch_reads_nothing_from_disk_and_a_build_nothing_back(lab: tiny.Lab) -> None:
+def test_neither_the_first_epoch_nor_a_cache_build_reads_from_disk(lab: tiny.Lab) -> None:
     built = lab.watched("built", cold=True, **STEPS, **ON)
     assert counters(built)["disk_reads_in_training"] == 0 and counters(built)["disk_reads"] == 0
     assert counters(built)["counts"]["held_when_written"] >= 12, "six latents, six captions"
@@ -45,7 +45,7 @@ def test_preload_first_epoch_reads_nothing_from_disk_and_a_build_nothing_back(la
 
 @pytest.mark.slow(reason="two cold trainings")
 @pytest.mark.timeout(1800)
-def test_preload_gives_the_bits_of_a_run_without(lab: tiny.Lab) -> None:
+def test_training_with_preload_is_bit_identical(lab: tiny.Lab) -> None:
     warm, off = lab.watched("bits-on", **STEPS, **ON), lab.watched("bits-off", **STEPS)
     assert counters(warm)["disk_reads_in_training"] == 0
     assert warm.trace == off.trace and weights(warm.output) == weights(off.output)
@@ -53,7 +53,7 @@ def test_preload_gives_the_bits_of_a_run_without(lab: tiny.Lab) -> None:
 
 @pytest.mark.slow(reason="two cold trainings")
 @pytest.mark.timeout(1800)
-def test_warm_cache_a_build_gives_upstreams_bits_and_files(lab: tiny.Lab) -> None:
+def test_a_cache_build_gives_upstreams_losses_and_files(lab: tiny.Lab) -> None:
     off = lab.watched("cold-off", cold=True, **STEPS)
     files = cached(lab.directory / "cache")
     on = lab.watched("cold-on", cold=True, **STEPS, **ON)
@@ -62,7 +62,7 @@ def test_warm_cache_a_build_gives_upstreams_bits_and_files(lab: tiny.Lab) -> Non
 
 @pytest.mark.slow(reason="four cold trainings")
 @pytest.mark.timeout(1800)
-def test_preload_killed_in_the_middle_and_started_again(lab: tiny.Lab) -> None:
+def test_a_run_killed_during_preload_starts_again(lab: tiny.Lab) -> None:
     """Killed as soon as the run has begun to read ahead: the caches on disk are as they were, the next run is as ever."""
     assert lab.watched("before", cold=True, **STEPS, **ON).code == 0
     files = cached(lab.directory / "cache")
@@ -83,7 +83,7 @@ def test_preload_killed_in_the_middle_and_started_again(lab: tiny.Lab) -> None:
 
 @pytest.mark.slow(reason="three cold trainings, two of them with two ranks")
 @pytest.mark.timeout(1800)
-def test_preload_two_ranks_have_their_own_parts(lab: tiny.Lab) -> None:
+def test_two_ranks_preload_their_own_parts(lab: tiny.Lab) -> None:
     two = Launcher(gpu=False, ranks=2)
     assert lab.watched("scan", cold=True, **STEPS).code == 0
     on = lab.watched("two-on", launcher=two, **STEPS, **ON)
@@ -95,7 +95,7 @@ def test_preload_two_ranks_have_their_own_parts(lab: tiny.Lab) -> None:
 
 @pytest.mark.slow(reason="two cold trainings")
 @pytest.mark.timeout(1800)
-def test_warm_cache_a_text_dataset_upstream_makes_obeys_cache_dir(lab: tiny.Lab) -> None:
+def test_a_text_dataset_that_upstream_adds_obeys_cache_dir(lab: tiny.Lab) -> None:
     parent = lab.directory / "elsewhere"
     for persistent in (True, False):
         config = lab.config("off", **tiny.SHORT | {"max_train_steps": 2})

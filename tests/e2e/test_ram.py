@@ -1,4 +1,4 @@
-"""The in-memory dataset backend in the real fork: cannot be told from `local`, and trains to the same bits."""
+"""The in-memory dataset backend in the real fork: equivalent to `local`, and training from it is bit-identical."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lab() -> Any:
 
 
 @pytest.mark.parametrize("compression", [None, *get_args(CodecName)])
-def test_in_memory_and_local_cannot_be_told_apart(lab: Any, compression: str | None) -> None:
+def test_in_memory_and_local_give_the_same_results(lab: Any, compression: str | None) -> None:
     machine = type("Machine", (lab.Differential,), {"compression": compression})
     run_state_machine_as_test(
         machine,
@@ -68,10 +68,10 @@ def test_reads_come_from_ram_until_the_epoch_check_sees_the_change(
 ) -> None:
     in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
     backend = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
-    (tree / "a.txt").write_text("changed behind our back")
+    (tree / "a.txt").write_text("changed on disk")
     assert backend.read(str(tree / "a.txt")).startswith(b"a red square")
     in_memory_sites.epoch_started()
-    assert backend.read(str(tree / "a.txt")) == b"changed behind our back"
+    assert backend.read(str(tree / "a.txt")) == b"changed on disk"
     assert f"{tree}/a.txt" in caplog.text
 
 
@@ -163,7 +163,7 @@ def test_what_processes_of_upstreams_write_is_never_served_stale(lab: Any, tree:
 IN_RAM = {"type": "in_memory", "in_memory": {"compression": "lz4"}}
 
 
-def test_training_from_ram_gives_the_same_bits_as_local(tmp_path: Path, forked: Preloaded) -> None:
+def test_training_from_ram_is_bit_identical_to_local(tmp_path: Path, forked: Preloaded) -> None:
     """Cold, four buckets: the same buckets, cache files, updates and weights."""
     lab = tiny.Lab(tmp_path, forked)
     seen = {}

@@ -46,7 +46,7 @@ def entry(name: str, root: Path, **more: Any) -> dict[str, Any]:
     return {"id": name, "type": "in_memory", "instance_data_dir": str(root), **more}
 
 
-def test_fleet_two_ids_on_one_directory_are_one_memory_and_see_each_others_changes(lab: Any, tree: Path) -> None:
+def test_two_ids_on_one_directory_are_one_memory_and_see_each_others_changes(lab: Any, tree: Path) -> None:
     (tree.parent / "alias").symlink_to(tree)
     in_memory_sites.dataset_entries([entry("a", tree), entry("b", tree.parent / "alias")])
     one, two = built(lab, "a", tree), built(lab, "b", tree.parent / "alias")
@@ -60,7 +60,7 @@ def test_fleet_two_ids_on_one_directory_are_one_memory_and_see_each_others_chang
 
 @pytest.mark.parametrize("order", [("outer", "inner"), ("inner", "outer")])
 @pytest.mark.parametrize("codec", [None, "lz4"])
-def test_fleet_a_dataset_inside_another(lab: Any, tree: Path, order: tuple[str, str], codec: str | None) -> None:
+def test_a_dataset_inside_another(lab: Any, tree: Path, order: tuple[str, str], codec: str | None) -> None:
     roots = {"outer": tree, "inner": tree / "sub"}
     in_memory_sites.dataset_entries(
         [entry("outer", tree), entry("inner", tree / "sub", in_memory={"compression": codec})]
@@ -72,7 +72,7 @@ def test_fleet_a_dataset_inside_another(lab: Any, tree: Path, order: tuple[str, 
     assert backends[order[1]].read(path) == b"new"
 
 
-def test_fleet_a_local_dataset_on_the_same_directory_is_seen_too(lab: Any, tree: Path) -> None:
+def test_a_local_dataset_on_the_same_directory_is_seen_too(lab: Any, tree: Path) -> None:
     in_memory_sites.dataset_entries(
         [entry("ram", tree), {"id": "disk", "type": "local"}, {"id": "far", "type": "local"}]
     )
@@ -84,14 +84,14 @@ def test_fleet_a_local_dataset_on_the_same_directory_is_seen_too(lab: Any, tree:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"in_memory": {"memory_limit_gb": 1e-6}}, "may be used"),
         ({"instance_data_dir": "{root}/a.txt"}, "Not a directory"),
     ],
 )
-def test_fleet_a_directory_or_limit_that_cannot_be_used_is_exit_2(
-    lab: Any, tree: Path, change: dict[str, Any], says: str, capsys: pytest.CaptureFixture[str]
+def test_a_directory_or_limit_that_cannot_be_used_is_exit_2(
+    lab: Any, tree: Path, change: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = entry("x", tree) | change
     given["instance_data_dir"] = given["instance_data_dir"].format(root=tree)
@@ -102,10 +102,10 @@ def test_fleet_a_directory_or_limit_that_cannot_be_used_is_exit_2(
             built(lab, "x", Path(given["instance_data_dir"]))
     finally:
         staged_for_use().exit_on_error = False
-    assert ended.value.code == 2 and says in capsys.readouterr().err
+    assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_fleet_who_embeds_a_trainer_gets_the_error(lab: Any, tree: Path) -> None:
+def test_a_program_that_embeds_the_trainer_gets_the_error(lab: Any, tree: Path) -> None:
     in_memory_sites.dataset_entries([entry("x", tree, in_memory={"memory_limit_gb": 1e-6})])
     with pytest.raises(OverMemoryLimit):
         built(lab, "x", tree)
@@ -121,7 +121,7 @@ def tone(path: Path, hertz: float) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "zlib"])
-def test_fleet_sounds_that_upstream_opens_past_the_backend_come_from_ram(
+def test_audio_that_upstream_opens_past_the_backend_comes_from_ram(
     lab: Any, tree: Path, compression: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Upstream's own loader, as its scan and its VAE cache call it: with a path, whatever the backend is."""
@@ -150,8 +150,8 @@ def test_fleet_sounds_that_upstream_opens_past_the_backend_come_from_ram(
     assert in_ram(str(tree.parent / "kept.wav")) == str(tree.parent / "kept.wav") and in_ram(b"x") == b"x"
 
 
-def test_fleet_nobody_imports_a_loader_of_audio_past_the_one_place(lab: Any) -> None:
-    """The edit is where the package hands its loaders out; who takes one from the module reads from disk."""
+def test_no_upstream_module_imports_an_audio_loader_directly(lab: Any) -> None:
+    """The edit is where the package exports its loaders; a direct import of the module would read from disk."""
     package = Path(importlib.import_module("simpletuner.helpers").__path__[0])
     past = re.compile(r"helpers\.audio\.load\b|helpers\.audio import load\b|from \.+audio\.load\b")
     own = package / "audio"
@@ -159,7 +159,7 @@ def test_fleet_nobody_imports_a_loader_of_audio_past_the_one_place(lab: Any) -> 
     assert not found
 
 
-def test_fleet_media_that_cannot_be_led_to_ram_are_opened_on_disk(
+def test_media_that_cannot_be_opened_in_ram_are_opened_on_disk(
     lab: Any, tree: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_memory_sites.dataset_entries([entry("x", tree)])
@@ -185,10 +185,10 @@ def with_ffmpeg(directory: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "loader"), [("tone.wav", "simpletuner.helpers.audio.load_audio"), ("clip.mp4", "{local}.load_video")]
 )
-def test_fleet_audio_and_video_are_opened_in_ram_under_their_own_name(
+def test_audio_and_video_are_opened_in_ram_under_their_own_name(
     lab: Any, tree: Path, name: str, loader: str, compression: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What decodes is not at stake (this machine may have no ffmpeg): which bytes it is led to is."""
+    """Which bytes are opened, not how they are decoded: this machine may have no ffmpeg."""
     (tree / name).write_bytes(b"staged bytes " * 1000)
     in_memory_sites.dataset_entries([entry("x", tree, in_memory={"compression": compression})])
     backend = built(lab, "x", tree)

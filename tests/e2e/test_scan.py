@@ -76,7 +76,7 @@ def sized_files(sizes: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(str(value) for value in settings.values()))
-def test_first_batch_scan_is_upstreams(directory: Path, settings: dict[str, Any]) -> None:
+def test_scan_is_upstreams(directory: Path, settings: dict[str, Any]) -> None:
     scene = Scene(directory, settings)
     upstream, ours = scene.scanned(False), scene.scanned(True)
     assert ours == upstream
@@ -88,7 +88,7 @@ def test_first_batch_scan_is_upstreams(directory: Path, settings: dict[str, Any]
     [600, pytest.param(100_000 // len(SETTINGS) + 1, marks=pytest.mark.slow(reason="scans 100,000 images"))],
     ids=["few", "100000"],
 )
-def test_first_batch_scan_gives_random_sizes_what_upstream_gives_them(
+def test_scan_gives_random_sizes_what_upstream_gives_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     from simpletuner.helpers.training.state_tracker import StateTracker
@@ -112,7 +112,7 @@ def test_first_batch_scan_gives_random_sizes_what_upstream_gives_them(
         assert results[0] == results[1], settings
 
 
-def test_first_batch_scan_with_processes_is_upstreams_and_its_repair_works(directory: Path) -> None:
+def test_scan_with_processes_is_upstreams_and_its_repair_works(directory: Path) -> None:
     scene = Scene(directory, {"crop": True}, enable_multiprocessing=True, aspect_bucket_worker_count=3)
     scene.forget_files()
     with fast_start():
@@ -127,7 +127,7 @@ def test_first_batch_scan_with_processes_is_upstreams_and_its_repair_works(direc
     assert set(again.image_metadata) <= set(placed) and again.image_metadata
 
 
-def test_first_batch_off_is_upstreams_own_code(directory: Path) -> None:
+def test_off_overrides_no_method(directory: Path) -> None:
     from simpletuner.gh200 import runtime
     from simpletuner.gh200.config.cache_options import CacheOptions
     from simpletuner.gh200.config.sources import read_settings
@@ -146,7 +146,7 @@ def test_first_batch_off_is_upstreams_own_code(directory: Path) -> None:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     with caplog.at_level(logging.WARNING, logger="gh200.start"):
         yield caplog
 
@@ -158,7 +158,7 @@ def left_out(scene: Scene) -> list[tuple[str, str]]:
     return [(reason, json.loads(path) if path.startswith('"') else path) for reason, path in rows]
 
 
-def test_first_batch_scan_names_what_it_leaves_out(directory: Path, told: pytest.LogCaptureFixture) -> None:
+def test_scan_names_what_it_leaves_out(directory: Path, warnings: pytest.LogCaptureFixture) -> None:
     scene = Scene(directory, {"minimum_image_size": 300}, aspect_bucket_worker_count=4)
     found = scene.scanned(True)
     placed = {path for paths in found["buckets"].values() for path in paths}
@@ -166,11 +166,11 @@ def test_first_batch_scan_names_what_it_leaves_out(directory: Path, told: pytest
     images = {str(path) for path in directory.iterdir() if path.suffix != ".bbox"}
     assert placed | {path for _, path in rows} == images and not placed & {path for _, path in rows}
     assert {reason for reason, path in rows if path.endswith(("broken.png", "short.png"))} != {"too_small"}
-    assert "too small" in told.text and "broken.png" in told.text and f"of {len(images)} files scanned" in told.text
+    assert "too small" in warnings.text and "broken.png" in warnings.text and f"of {len(images)} files scanned" in warnings.text
 
 
 @pytest.mark.timeout(120)
-def test_first_batch_scan_of_a_fifo_and_of_odd_names_ends(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+def test_scan_of_a_fifo_and_of_odd_names_ends(tmp_path: Path, warnings: pytest.LogCaptureFixture) -> None:
     """None of these is an image: nobody writes into the FIFO, and two names would break a list or are no text."""
     images = tmp_path / "images"
     make_images(images, [(64, 64)] * 2)
@@ -184,10 +184,10 @@ def test_first_batch_scan_of_a_fifo_and_of_odd_names_ends(tmp_path: Path, told: 
     reasons = {path: reason for reason, path in left_out(scene)}
     assert reasons.keys() == {*odd, str(images / "pipe.png")}, "the names as they are on disk"
     assert "not a regular file" in reasons[str(images / "pipe.png")]
-    assert "\x1b" not in told.text and "odd\\x1b[31m\\n\\t.png" in told.text
+    assert "\x1b" not in warnings.text and "odd\\x1b[31m\\n\\t.png" in warnings.text
 
 
-def test_first_batch_scan_decodes_videos_in_all_threads_at_once(
+def test_scan_decodes_videos_in_all_threads_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A conditioning dataset of images and videos, of which SimpleTuner decodes whole files."""
@@ -212,7 +212,7 @@ def test_first_batch_scan_decodes_videos_in_all_threads_at_once(
     assert len(scene.scanned(True)["buckets"]["1.0"]) == 4
 
 
-def test_first_batch_scan_repairs_missing_metadata(directory: Path) -> None:
+def test_scan_repairs_missing_metadata(directory: Path) -> None:
     scene = Scene(directory)
     whole = scene.scanned(True)
     (scene.output / "aspect_ratio_bucket_metadata.json").write_text("{}")
@@ -222,7 +222,7 @@ def test_first_batch_scan_repairs_missing_metadata(directory: Path) -> None:
         assert {**metadata, "crop_coordinates": 0} == {**whole["metadata"][path], "crop_coordinates": 0}
 
 
-def test_first_batch_scan_raises_what_happens_in_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_raises_what_happens_in_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from simpletuner.gh200.backends.scan.worker_pool import HeaderPool
     from simpletuner.gh200.errors import GH200Error
 
@@ -235,7 +235,7 @@ def test_first_batch_scan_raises_what_happens_in_its_threads(tmp_path: Path, mon
         Scene(tmp_path / "images", aspect_bucket_worker_count=3).scanned(True)
 
 
-def test_first_batch_scan_ends_its_threads_when_collecting_fails(tmp_path: Path) -> None:
+def test_scan_ends_its_threads_when_collecting_fails(tmp_path: Path) -> None:
     make_images(tmp_path / "images", [(100, 200)] * 20)
     scene = Scene(tmp_path / "images", aspect_bucket_worker_count=3)
     with fast_start():
@@ -248,11 +248,11 @@ def test_first_batch_scan_ends_its_threads_when_collecting_fails(tmp_path: Path)
             backend.compute_aspect_ratio_bucket_indices(progress_callback=interrupt)
         ended = time.monotonic() + 10
         while any("_bucket_worker" in thread.name for thread in threading.enumerate()):
-            assert time.monotonic() < ended, "a thread waits for somebody who has gone"
+            assert time.monotonic() < ended, "a thread still waits"
             time.sleep(0.05)
 
 
-def test_first_batch_scan_of_staged_images_reads_no_file_again(directory: Path, tmp_path: Path) -> None:
+def test_scan_of_staged_images_reads_no_file_again(directory: Path, tmp_path: Path) -> None:
     from simpletuner.gh200.backends.ram.backend import GH200InMemoryBackend
 
     copy = tmp_path / "images"
@@ -265,7 +265,7 @@ def test_first_batch_scan_of_staged_images_reads_no_file_again(directory: Path, 
     assert found["buckets"] == expected["buckets"] and found["metadata"] == expected["metadata"]
 
 
-def test_first_batch_files_that_come_go_and_change_between_starts(tmp_path: Path) -> None:
+def test_files_that_come_go_and_change_between_starts(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "images")
     images = make_images(scene.directory, [(100, 200)] * 30)
     scene.scanned(True)
@@ -310,7 +310,7 @@ def start_scanner(directory: Path, times: int = 1, fresh: str = "fresh") -> subp
 
 
 @pytest.mark.slow(reason="a hundred scans under load")
-def test_first_batch_a_hundred_scans_under_load_lose_nothing(tmp_path: Path) -> None:
+def test_a_hundred_scans_under_load_lose_nothing(tmp_path: Path) -> None:
     originals = make_images(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
     many_links(tmp_path / "images", originals, 2000)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
@@ -325,7 +325,7 @@ def test_first_batch_a_hundred_scans_under_load_lose_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.slow(reason="kills scans of 5,000 images")
-def test_first_batch_a_killed_scan_goes_on_to_the_same_end_and_two_at_once_agree(tmp_path: Path) -> None:
+def test_a_killed_scan_goes_on_to_the_same_end_and_two_at_once_agree(tmp_path: Path) -> None:
     originals = make_images(tmp_path / "originals", [(64 + number, 96) for number in range(50)])
     directory = tmp_path / "images"
     many_links(directory, originals, 5000)

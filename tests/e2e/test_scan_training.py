@@ -1,4 +1,4 @@
-"""Real trainings from a fast start: the bits of upstream's own start, also with two of everything and after deaths in between."""
+"""Trainings after a fast start are bit-identical to those after upstream's: cold, warm, two at once, and after kills."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gh200_lab.tiny.run import cached
 
 pytestmark = [pytest.mark.fork, pytest.mark.system, pytest.mark.timeout(1800)]
 
-MOMENTS: dict[str, dict[str, Any]] = {
+KILL_POINTS: dict[str, dict[str, Any]] = {
     "scan begins": {"on": "subprocess.Popen", "of": "headers.py"},
     "scan": {"on": "subprocess.Popen", "of": "headers.py", "after": 0.05},
     "buckets": {"on": PUT, "of": "aspect_ratio_bucket_indices_many.json"},
     "metadata": {"on": PUT, "of": "aspect_ratio_bucket_metadata_many.json"},
 }
-RANDOM_MOMENTS, SEED = 6, 24
+RANDOM_KILLS, SEED = 6, 24
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def trainings(tmp_path: Path, server: str) -> Trainings:
     return made(tmp_path, server)
 
 
-def test_first_batch_training_has_the_bits_of_upstreams_start(trainings: Trainings) -> None:
+def test_training_is_bit_identical_to_upstreams_start(trainings: Trainings) -> None:
     """From nothing, and going on from there: the JSON files, the caches, every loss and every weight."""
     cold, warm, left = {}, {}, {}
     for mode in MODES:
@@ -57,7 +57,7 @@ def test_first_batch_training_has_the_bits_of_upstreams_start(trainings: Trainin
 
 
 @pytest.mark.slow(reason="trainings with two ranks")
-def test_first_batch_training_of_two_ranks_has_the_bits_of_upstreams_start(trainings: Trainings) -> None:
+def test_training_of_two_ranks_is_bit_identical_to_upstreams_start(trainings: Trainings) -> None:
     """The caches are built by one rank: two that build them at once do not always draw alike."""
     cold, left = {}, {}
     for mode in MODES:
@@ -70,8 +70,8 @@ def test_first_batch_training_of_two_ranks_has_the_bits_of_upstreams_start(train
 
 
 @pytest.mark.slow(reason="two trainings at once")
-@pytest.mark.parametrize("held", ["buckets", "metadata", "nowhere"])
-def test_first_batch_two_trainings_start_on_one_dataset_at_once(tmp_path: Path, server: str, held: str) -> None:
+@pytest.mark.parametrize("paused_at", ["buckets", "metadata", "nowhere"])
+def test_two_trainings_start_on_one_dataset_at_once(tmp_path: Path, server: str, paused_at: str) -> None:
     """One dataset config for both: the images, the JSON files beside them and the caches are shared. One of them waits before it
     puts a file in its place, while the other one passes there."""
     one = made(tmp_path / "one", server)
@@ -80,7 +80,7 @@ def test_first_batch_two_trainings_start_on_one_dataset_at_once(tmp_path: Path, 
     broken = one.images / "one" / "broken.jpg"
     broken.write_bytes(b"no image")
     broken.with_suffix(".txt").write_text("nothing")
-    orders = {"hold": MOMENTS[held] | {"seconds": 5}} if held in MOMENTS else {}
+    orders = {"hold": KILL_POINTS[paused_at] | {"seconds": 5}} if paused_at in KILL_POINTS else {}
     for when in ("cold", "warm"):
         with ThreadPoolExecutor(2) as both:
             starts = [
@@ -96,23 +96,23 @@ def test_first_batch_two_trainings_start_on_one_dataset_at_once(tmp_path: Path, 
     assert one.in_buckets() == sorted(one.metadata()) == one.all_images()
 
 
-def told(trainings: Trainings) -> tuple[Any, ...]:
+def outcome(trainings: Trainings) -> tuple[Any, ...]:
     """What a start has to leave behind, but for crops drawn at random."""
     metadata = {path: entry | {"crop_coordinates": None} for path, entry in trainings.metadata().items()}
     return trainings.in_buckets(), metadata, sorted(cached(trainings.data / "cache"))
 
 
 @pytest.mark.slow(reason="kills trainings")
-def test_first_batch_training_killed_in_its_start_begins_again(trainings: Trainings) -> None:
+def test_a_training_killed_during_start_up_starts_again(trainings: Trainings) -> None:
     whole = trainings.cold("whole", "ours", max_train_steps=1)
-    wanted, rng = told(trainings), random.Random(SEED)
-    times = [rng.uniform(0.05, 0.9 * whole.run.seconds) for _ in range(RANDOM_MOMENTS)]
+    wanted, rng = outcome(trainings), random.Random(SEED)
+    times = [rng.uniform(0.05, 0.9 * whole.run.seconds) for _ in range(RANDOM_KILLS)]
     codes = {}
-    for moment, kill in (MOMENTS | {f"second {after:.2f}": {"after": after} for after in times}).items():
+    for point, kill in (KILL_POINTS | {f"second {after:.2f}": {"after": after} for after in times}).items():
         forget(trainings.data)
         killed = trainings.start("killed", "ours", orders={"kill": kill}, code=None, max_train_steps=1)
-        codes[moment] = killed.run.code
+        codes[point] = killed.run.code
         trainings.start("again", "ours", resume="killed", max_train_steps=1)
-        assert told(trainings) == wanted, moment
-    # On a machine that has become faster meanwhile a random moment may come too late.
-    assert {codes[moment] for moment in MOMENTS} == {-signal.SIGKILL} and set(codes.values()) <= {-signal.SIGKILL, 0}
+        assert outcome(trainings) == wanted, point
+    # On a machine that has become faster meanwhile a random kill may come too late.
+    assert {codes[point] for point in KILL_POINTS} == {-signal.SIGKILL} and set(codes.values()) <= {-signal.SIGKILL, 0}

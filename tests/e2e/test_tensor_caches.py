@@ -1,4 +1,4 @@
-"""Unified-memory caches in the real fork: the same training to the bit, files plain upstream reads, bad latents as ever."""
+"""Unified-memory caches in the real fork: bit-identical training, files that plain upstream reads, bad latents handled as upstream does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> tiny.Lab
 
 
 def admitted(run: Run) -> int:
-    """How many entries the run's own summary says were held."""
+    """How many entries the run's own summary reports as cached."""
     summaries = [line for line in run.text.splitlines() if "GH200 memory summary" in line]
     assert len(summaries) == 1, run.text[-3000:]
     counts = summaries[0].partition("'counts': {")[2].partition("}")[0]
@@ -36,7 +36,7 @@ def admitted(run: Run) -> int:
 
 @pytest.mark.slow(reason="four trainings")
 @pytest.mark.timeout(1800)
-def test_unified_training_is_the_same_to_the_bit(lab: tiny.Lab) -> None:
+def test_training_is_bit_identical(lab: tiny.Lab) -> None:
     runs = {}
     for name, extra, cold in (("off", {}, True), ("on", ON, True), ("warm-off", {}, False), ("warm-on", ON, False)):
         runs[name] = lab.watched(name, cold=cold, **STEPS, **extra)
@@ -106,7 +106,7 @@ Path(sys.argv[2]).write_text(json.dumps(answer))
 """
 
 
-def test_unified_collate_answers_as_upstream_does_for_good_and_bad_latents(tmp_path: Path, forked: Preloaded) -> None:
+def test_collate_handles_good_and_bad_latents_as_upstream_does(tmp_path: Path, forked: Preloaded) -> None:
     directory, script, answer = tmp_path / "latents", tmp_path / "collate.py", tmp_path / "answer.json"
     directory.mkdir()
     script.write_text(COLLATE)

@@ -1,4 +1,4 @@
-"""What docs/RAMP.md says about upstream, asked of upstream itself."""
+"""What docs/RAMP.md states about upstream, checked in upstream itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ print(len(optimizer_choices), [name for name in optimizer_choices if is_optimize
 """
 
 
-def test_ramp_words_no_optimizer_of_upstream_lets_gradient_precision_be_fp32() -> None:
+def test_no_optimizer_of_upstream_allows_fp32_gradient_precision() -> None:
     done = subprocess.run([sys.executable, "-c", ASK], env=environment(FORK), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     count, names = done.stdout.splitlines()[-1].split(" ", 1)

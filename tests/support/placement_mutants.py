@@ -1,4 +1,4 @@
-"""Changes of the real upstream after which an edit still lands, and would do nothing or harm there. Data only.
+"""Changes of the real upstream after which an edit still lands, and would be ineffective or harmful there. Data only.
 
 A change is a list of steps: ("drop", scope, anchor) or (verb, scope, anchor, code), in the patch format's own terms.
 """
