@@ -24,8 +24,10 @@ def test_an_image_that_is_not_current_is_named(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "packages.svg").write_text("<svg/>")
     (tmp_path / diagrams.RAMP).write_bytes((DOCS / screen.IMAGE).read_bytes())
     assert diagrams.main(["--check", "--into", str(tmp_path)]) == 1
-    told = capsys.readouterr().err
-    assert "packages.svg, ramp.png, report.png, web_ui.png" in told and "places" not in told and "--write" in told
+    printed = capsys.readouterr().err
+    assert (
+        "packages.svg, ramp.png, report.png, web_ui.png" in printed and "places" not in printed and "--write" in printed
+    )
 
 
 def test_the_packages_are_those_of_the_contract() -> None:

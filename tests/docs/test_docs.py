@@ -64,7 +64,7 @@ def test_supported_upstreams_is_what_the_lock_gives() -> None:
     assert f"simpletuner[cuda13]=={project.lock.newest()} " in (ROOT / "requirements" / "fork.in").read_text()
 
 
-def test_supported_upstreams_tells_moves_and_skips() -> None:
+def test_supported_upstreams_reports_moves_and_skips() -> None:
     place = Entry("1.0", "applied", 0, 1, "c", "a", "n", "s")
     entries = {
         "01/x": (place, Entry("2.0", "applied", 1, 1, "c", "a", "n", "s")),

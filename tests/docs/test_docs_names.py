@@ -28,7 +28,7 @@ FOREIGN = {
     "the system and its tools": """--cuda-um-gpu-page-faults --cuda-um-cpu-page-faults --trace --output --cpunodebind --membind
         --memory --mem --ulimit --shm-size --gpus --stat init_on_alloc --gpus-per-node --nodes --gpu-bind --signal""",
 }
-# RankReport of in the guide as things that do not exist.
+# Named in the guide as things that do not exist.
 NEVER_THERE = {"--enable_manual_validation", "validate_uvm", "_prepare_uvm_tensor", "_prepare_text_embed_tensor"}
 
 PROMISED = {
@@ -163,10 +163,10 @@ def test_files_exist(page: Page) -> None:
 
 
 @pytest.mark.parametrize("package", ["simpletuner/gh200", "gh200_rebase", "gh200_lab"])
-def test_every_module_is_in_a_room(package: str) -> None:
+def test_every_module_is_in_a_table(package: str) -> None:
     page = next(page for page in pages() if page.name == "docs/ARCHITECTURE.md")
     rows = [line.split("|")[1:3] for line in section(page, f"## `{package}`").splitlines() if line.startswith("|")]
-    named = [room.strip(" `") + name for room, names in rows for name in re.findall(r"`([a-z_0-9]+)`", names)]
+    named = [directory.strip(" `") + name for directory, names in rows for name in re.findall(r"`([a-z_0-9]+)`", names)]
     files = (path.relative_to(ROOT / package) for path in (ROOT / package).rglob("*.py"))
     modules = [path.with_suffix("").as_posix() for path in files if path.stem not in ("__init__", "__main__")]
     assert sorted(named) == sorted(modules)

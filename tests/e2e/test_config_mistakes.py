@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from launch_methods import UPSTREAM, WAYS, Launch, outcomes
+from launch_methods import LAUNCH_METHODS, UPSTREAM, Launch, outcomes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 OTHER = {**UPSTREAM, "output_dir": "other", "max_train_steps": 99}
@@ -26,7 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     base = tmp_path_factory.mktemp("mistakes")
     launches: dict[str, Launch] = {}
     for mistake, (keys, _) in MISTAKES.items():
-        for way, prepare in WAYS.items():
+        for way, prepare in LAUNCH_METHODS.items():
             directory = base / f"{mistake}-{way}"
             (directory / "config").mkdir(parents=True)
             (directory / "datasets.json").write_text('[{"id": "a", "type": "local", "instance_data_dir": "x"}]')
@@ -35,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     return outcomes(base, launches)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LAUNCH_METHODS)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_settings_mistake_is_one_error_and_no_other_config_is_trained(
     mistake: str, way: str, results: dict[str, dict[str, Any]]

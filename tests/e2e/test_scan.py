@@ -166,7 +166,11 @@ def test_scan_names_what_it_leaves_out(directory: Path, warnings: pytest.LogCapt
     images = {str(path) for path in directory.iterdir() if path.suffix != ".bbox"}
     assert placed | {path for _, path in rows} == images and not placed & {path for _, path in rows}
     assert {reason for reason, path in rows if path.endswith(("broken.png", "short.png"))} != {"too_small"}
-    assert "too small" in warnings.text and "broken.png" in warnings.text and f"of {len(images)} files scanned" in warnings.text
+    assert (
+        "too small" in warnings.text
+        and "broken.png" in warnings.text
+        and f"of {len(images)} files scanned" in warnings.text
+    )
 
 
 @pytest.mark.timeout(120)
@@ -187,9 +191,7 @@ def test_scan_of_a_fifo_and_of_odd_names_ends(tmp_path: Path, warnings: pytest.L
     assert "\x1b" not in warnings.text and "odd\\x1b[31m\\n\\t.png" in warnings.text
 
 
-def test_scan_decodes_videos_in_all_threads_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scan_decodes_videos_in_all_threads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conditioning dataset of images and videos, of which SimpleTuner decodes whole files."""
     from simpletuner.helpers.metadata.backends.discovery import DiscoveryMetadataBackend
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_methods import TRAIN, UPSTREAM, WAYS, Launch, environment, json_flag, outcomes
+from launch_methods import LAUNCH_METHODS, TRAIN, UPSTREAM, Launch, environment, json_flag, outcomes
 from preloaded import Preloaded
 
 from simpletuner.gh200.config.keys import BLOCK_KEYS
@@ -87,7 +87,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     base = tmp_path_factory.mktemp("loaders")
     launches: dict[str, Launch] = {}
     for label, blocks in (("good", BLOCKS), ("typo", TYPO)):
-        for way, prepare in WAYS.items():
+        for way, prepare in LAUNCH_METHODS.items():
             name = f"{label}-{way}"
             (base / name / "config").mkdir(parents=True)
             (base / name / "datasets.json").write_text('[{"id": "a", "type": "local", "instance_data_dir": "x"}]')
@@ -103,7 +103,7 @@ def _plain(result: dict[str, Any]) -> dict[str, Any]:
     return {"values": values, **{key: runtime[key] for key in SEEN}}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LAUNCH_METHODS)
 def test_settings_are_the_same_whichever_way_they_come(way: str, results: dict[str, dict[str, Any]]) -> None:
     told = _plain(results[f"good-{way}"])
     assert told == _plain(results["good-trainer-dict"])
@@ -112,7 +112,7 @@ def test_settings_are_the_same_whichever_way_they_come(way: str, results: dict[s
     assert told["values"]["gh200_optimizations.initial_effective_batch_size"] == 4
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LAUNCH_METHODS)
 def test_settings_typo_stops_every_way_before_models_load(way: str, results: dict[str, dict[str, Any]]) -> None:
     result = results[f"typo-{way}"]
     # Preflight may name the missing model too, before anything is loaded; nothing ever asks a hub for it.
@@ -158,7 +158,7 @@ def test_settings_inline_and_file_say_which_to_remove(results: dict[str, dict[st
 
 def test_settings_absent_leave_upstream_alone(results: dict[str, dict[str, Any]]) -> None:
     assert results["off"]["runtime"] == {} and "GH200" not in results["off"]["output"]
-    for name in ("off", *(f"good-{way}" for way in WAYS if way != "sdk-job")):
+    for name in ("off", *(f"good-{way}" for way in LAUNCH_METHODS if way != "sdk-job")):
         assert len(results[name]["attributes"]) > 100
         assert not BLOCK_KEYS & {*results[name]["attributes"]}, "trackers hash all of the parsed config"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_methods import UPSTREAM, WAYS
+from launch_methods import LAUNCH_METHODS, UPSTREAM
 from tiny import FORK
 
 from gh200_lab.pages import diagnostic, settings
@@ -32,7 +32,7 @@ BLOCKS = {
     "cache_config": {"vae_cache_type": "unified_memory", "cache_dir": "cache/gh 200", "persistent_cache": False},
 }
 TYPO = {"gh200_optimizations": {"enable_uvm_hint": True}}
-LAUNCHED = [*WAYS, "web-job"]
+LAUNCHED = [*LAUNCH_METHODS, "web-job"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             directory = base / f"{kind}-{way}"
             (directory / "config").mkdir(parents=True)
             (directory / "datasets.json").write_text('[{"id": "a", "type": "local", "instance_data_dir": "x"}]')
-            launches[directory.name] = _web_job(directory, blocks) if way == "web-job" else WAYS[way](directory, blocks)
+            launches[directory.name] = (
+                _web_job(directory, blocks) if way == "web-job" else LAUNCH_METHODS[way](directory, blocks)
+            )
     (base / "missing").mkdir()
     launches["missing"] = {"argv": ["--config", "absent.json"]}
     (base / "launches.json").write_text(json.dumps(launches))
@@ -82,10 +84,10 @@ def ours(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def runtime(result: dict[str, Any]) -> dict[str, Any]:
-    told = result["runtime"]
-    assert told, result["output"][-3000:]
-    values = {path: item["value"] for path, item in told["values"].items()}
-    return {"values": values, "on": sorted(told["on"]), "keys": sorted(told)}
+    reported = result["runtime"]
+    assert reported, result["output"][-3000:]
+    values = {path: item["value"] for path, item in reported["values"].items()}
+    return {"values": values, "on": sorted(reported["on"]), "keys": sorted(reported)}
 
 
 @pytest.mark.parametrize("way", LAUNCHED)

@@ -1,4 +1,4 @@
-"""What the fork changes of upstream, counted from the trees. These figures only go down."""
+"""What the fork changes of upstream, counted from the trees. These counts only go down."""
 
 from __future__ import annotations
 

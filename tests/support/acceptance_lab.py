@@ -1,4 +1,4 @@
-"""Acceptance runs on the simulated driver, with trainings that are played: each ends as its test says."""
+"""Acceptance runs on the simulated driver, with fake trainings whose results the test sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simpletuner.gh200.diagnostic.machine import Machine, Ran, run_limited
 
 STOCK = dict(losses=("0x1p0", "0x1p-1"), updates=("a", "b"), weights={{"unet": "c"}}, step_seconds=(1.0, 0.5))
 SMI = {smi!r}
-# Torch plays no part but in what it says of itself and what it timed.
+# Torch is replaced by its recorded description and timings.
 TORCH = {{"FACTS": Ran(0, "FACTS " + json.dumps({torch!r})), "time_ways": Ran({ways_code!r}, "WAYS " + json.dumps({ways!r}))}}
 
 class Played:
@@ -32,7 +32,7 @@ class Played:
         return {missing!r}
     def train(self, order, limit):
         plan = {plan!r}
-        told = dict(STOCK, torch_bytes=10 << 20, driver_bytes=1 << 20, left_bytes=order.leave_bytes)
+        result = dict(STOCK, torch_bytes=10 << 20, driver_bytes=1 << 20, left_bytes=order.leave_bytes)
         change = plan.get(order.name, {{}})
         if "sleep" in change:
             threading.Timer(0.3, os.kill, (os.getpid(), change["sleep"])).start()
@@ -42,7 +42,7 @@ class Played:
         if order.leave_bytes is not None and not order.managed and not change:
             return Trained(order.name, 1, 1.0, left_bytes=order.leave_bytes, out_of_memory=True, complaint="CUDA out of memory")
         code = change.get("code", 0)
-        return Trained(order.name, code, 1.0, **told | {{k: v for k, v in change.items() if k != "code"}})
+        return Trained(order.name, code, 1.0, **result | {{k: v for k, v in change.items() if k != "code"}})
     def close(self):
         Played.closed += 1
 
@@ -56,7 +56,7 @@ def run(command, seconds, environ=None):
             return answer
     return run_limited(command, seconds, environ)
 
-# Other runs on this machine have the same played GPU.
+# Other runs on this machine have the same simulated GPU.
 tempfile.tempdir = os.getcwd()
 machine = Machine(importable=lambda name: True, run=run)
 code = main({words!r}, machine, trainer=Played if {trains!r} else None)
@@ -91,9 +91,9 @@ def accepted(
     played["report"].unlink(missing_ok=True)  # type: ignore[attr-defined]
     output = machine.run(script, **played)
     assert f"CODE {code} " in output, output
-    told = json.loads(report.read_text()) if report.exists() else {}
-    assert not told or told["summary"]["exit_code"] == code
-    return told, output
+    result = json.loads(report.read_text()) if report.exists() else {}
+    assert not result or result["summary"]["exit_code"] == code
+    return result, output
 
 
 def verdicts(report: dict[str, Any]) -> dict[str, str]:

@@ -71,7 +71,7 @@ DATASETS = {"vae": "image", "text": "text_embeds"}
 
 
 def tiered(backend: Any, kind: str = "vae") -> Any:
-    """The backend, its tier in use where caches of that kind are held."""
+    """The backend, its tier in use where caches of that kind are kept in memory."""
     if cache_sites.cache_is_held(DATASETS[kind]):
         cache_sites.attach_cache_tier(backend, DATASETS[kind])
     return backend

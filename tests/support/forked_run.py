@@ -32,7 +32,7 @@ def ask(place: str, command: list[str]) -> NoReturn:
         socket.send_fds(server, [json.dumps(request).encode()], [1, 2])
         process = int(server.recv(LARGEST))
         for number in PASSED_ON:
-            signal.signal(number, lambda told, _: os.kill(process, told))
+            signal.signal(number, lambda received, _: os.kill(process, received))
         code = os.waitstatus_to_exitcode(int(server.recv(LARGEST)))
     if code < 0:
         if -code != signal.SIGKILL:

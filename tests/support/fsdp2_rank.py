@@ -1,4 +1,4 @@
-"""A rank of test_superchip_fsdp2.py: a small model sharded over gloo ranks, windows of changing size; says what it found."""
+"""A rank of integration/ramp/test_fsdp2.py: a small model sharded over gloo ranks, windows of changing size; writes its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way of launching a training, driven in the real fork.
+"""Every method of launching a training, driven in the real fork.
 
 Run as a program, this file is the driver: it imports the trainer once and forks a child per launch.
 """
@@ -100,7 +100,7 @@ def _job(directory: Path, blocks: dict[str, Any]) -> Launch:
     return {"kind": "job", "config": {f"--{key}": value for key, value in {**UPSTREAM, **blocks}.items()}}
 
 
-WAYS: dict[str, Callable[[Path, dict[str, Any]], Launch]] = {
+LAUNCH_METHODS: dict[str, Callable[[Path, dict[str, Any]], Launch]] = {
     "json-by-config-flag": json_flag,
     "toml-by-config-flag": _toml_flag,
     "json-by-config-path": _json_path,

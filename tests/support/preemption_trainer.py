@@ -1,4 +1,4 @@
-"""An invented trainer around a real Accelerator that can be told to leave; run by torchrun it is one rank of several."""
+"""An invented trainer around a real Accelerator that can be preempted; run by torchrun it is one rank of several."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ class Trainer:
         return self.checkpoint_state_save(self.config.output_dir)
 
 
-def leaving_of(trainer: Trainer) -> Preemption:
-    leaving = Preemption(SimpleNamespace(at_end=lambda call: None))  # type: ignore[arg-type]
-    leaving.join(trainer)
-    leaving.training_begins()
-    return leaving
+def preemption_of(trainer: Trainer) -> Preemption:
+    preemption = Preemption(SimpleNamespace(at_end=lambda call: None))  # type: ignore[arg-type]
+    preemption.join(trainer)
+    preemption.training_begins()
+    return preemption
 
 
-def train(directory: Path, told: int) -> None:
-    """Windows of three micro-batches; in the middle of the third one rank is told to leave, and nobody else."""
+def train(directory: Path, signalled: int) -> None:
+    """Windows of three micro-batches; in the middle of the third one rank gets the signal, and no other."""
     trainer = Trainer(directory)
     trainer.state["global_step"] = 0
-    leaving = leaving_of(trainer)
-    leaving.signals.listen()
+    preemption = preemption_of(trainer)
+    preemption.signals.listen()
     for micro_batch in range(60):
-        leaving.leave_if_asked()
+        preemption.leave_if_asked()
         time.sleep(0.02)
-        if micro_batch == 7 and trainer.accelerator.process_index == told:
+        if micro_batch == 7 and trainer.accelerator.process_index == signalled:
             os.kill(os.getpid(), signal.SIGUSR1)
         trainer.state["global_step"] = (micro_batch + 1) // 3
 

@@ -71,7 +71,7 @@ def make_tree(root: Path) -> None:
     (root / "empty.txt").write_bytes(b"")
     (root / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnot really")
     (root / "table.parquet").write_bytes(bytes(range(256)) * 40)
-    (root / "tone.wav").write_bytes(b"RIFF but no sound")
+    (root / "tone.wav").write_bytes(b"RIFF but no audio")
     (root / "aspect_ratio_bucket_indices_x.json").write_text("{}")
     torch.save({"latents": torch.arange(4)}, root / "saved.pt")
     (root / "link.txt").symlink_to("a.txt")

@@ -36,7 +36,7 @@ os._exit(0)
 
 
 class EpochSteps:
-    """Stands for the tracker that keeps the step within the epoch."""
+    """Replaces the tracker that keeps the step within the epoch."""
 
     epoch_step = 0
 
@@ -236,9 +236,9 @@ def two_ranks(script: str) -> list[str]:
     answers = [process.communicate(timeout=400) for process in ranks]
     for process, (_, complaints) in zip(ranks, answers, strict=True):
         assert process.returncode == 0, complaints[-2000:]
-    return [told for told, _ in answers]
+    return [output for output, _ in answers]
 
 
 def on_two_ranks(script: str) -> list[dict[str, Any]]:
     """The last line of each rank, which is JSON."""
-    return [json.loads(told.splitlines()[-1]) for told in two_ranks(script)]
+    return [json.loads(output.splitlines()[-1]) for output in two_ranks(script)]

@@ -20,8 +20,8 @@ NAME = "many"
 SIZES = [(64, 64), (128, 64), (64, 128), (192, 64), (100, 80), (80, 100), (90, 64), (64, 90)]
 PER_SIZE = 13
 COUNT = PER_SIZE * len(SIZES)
-# Upstream's child processes draw other crops in each run; its one thread draws from the run's own numbers. An image is told of its
-# crop in training, though `crop` is off: what one start drew otherwise, every loss would show.
+# Upstream's child processes draw other crops in each run; its one thread draws from the run's own numbers. A training
+# gets the crop of each image though `crop` is off: another random crop would change every loss.
 STEPS = {"max_train_steps": 4, "checkpoint_step_interval": 4, "enable_multiprocessing": False}
 MORE_STEPS = STEPS | {"max_train_steps": 8}
 MODES: dict[str, dict[str, Any]] = {

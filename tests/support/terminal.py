@@ -1,4 +1,4 @@
-"""Runs a command in a pseudo terminal of a given width, and tells what a person would have seen on the screen."""
+"""Runs a command in a pseudo terminal of a given width, and returns what the screen showed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Seen:
 
     @property
     def lines(self) -> list[str]:
-        """As they stand in the end."""
+        """The last frame of each line."""
         return [frames[-1] for frames in self.frames]
 
     @property
@@ -61,5 +61,5 @@ def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
     except OSError:
-        # How Linux says that nobody holds the other end any more.
+        # Linux raises this once the other end is closed.
         return b""

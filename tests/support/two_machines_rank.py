@@ -25,10 +25,10 @@ from simpletuner.gh200.rank_check import check_ranks  # noqa: E402
 
 
 def main(directory: str, output: str) -> None:
-    with open(f"{output}/rank{os.environ['RANK']}.jsonl", "a", buffering=1, encoding="utf-8") as told:
+    with open(f"{output}/rank{os.environ['RANK']}.jsonl", "a", buffering=1, encoding="utf-8") as report:
 
         def say(**what: Any) -> None:
-            told.write(json.dumps({"time": time.time(), **what}) + "\n")
+            report.write(json.dumps({"time": time.time(), **what}) + "\n")
 
         limit = datetime.timedelta(seconds=float(os.environ["SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS"]))
         accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo", timeout=limit)])

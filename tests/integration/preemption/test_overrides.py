@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from preemption_trainer import Trainer, leaving_of
+from preemption_trainer import Trainer, preemption_of
 
 from gh200_lab.place import ROOT
 from simpletuner.gh200.preemption import hooks
@@ -34,7 +34,7 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
 
 @pytest.fixture
 def leaving(trainer: Trainer) -> Preemption:
-    return leaving_of(trainer)
+    return preemption_of(trainer)
 
 
 def test_superchip_a_run_that_leaves_has_not_counted_the_next_micro_batch(
@@ -97,7 +97,7 @@ def test_superchip_the_next_start_takes_the_marker_away_and_finds_its_place(
 ) -> None:
     checkpoint = Path(trainer.checkpoint_state_save(str(tmp_path)))
     (tmp_path / MARKER).write_text("{}")
-    again = leaving_of(Trainer(tmp_path))
+    again = preemption_of(Trainer(tmp_path))
     assert not (tmp_path / MARKER).exists()
     again.trainer.accelerator.load_state(str(checkpoint))
     assert again.resumed_at == 9
