@@ -123,7 +123,7 @@ COMMANDS: dict[str, How] = {
         "simpletuner.gh200.preflight",
     ),
     f"{TRAIN} --resume_from_checkpoint=latest": Elsewhere(
-        "tests/e2e/test_bit_identical.py::test_a_killed_and_resumed_run_equals_the_one_that_was_not_interrupted",
+        "tests/e2e/test_bit_identical.py::test_a_killed_and_resumed_run_equals_the_uninterrupted_one",
         "resume",
     ),
     ".venv/bin/accelerate launch --config_file config/accelerate_config_gh200.yaml train.py"
