@@ -178,7 +178,7 @@ def _say(directory: ImageDirectory, job: Job, why_links: str, left: list[str]) -
         print(f"  left out: {name} {directory.unread.get(name, 'has no caption')}; --caption TEXT gives it one")
     if why_links:
         print(f"  trained from links in {job.config['datasets'][0]['instance_data_dir']}: {why_links}")
-    for what, why in job.said.items():
+    for what, why in job.reasons.items():
         print(f"  {what:<11}{why}")
 
 

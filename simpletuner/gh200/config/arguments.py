@@ -30,7 +30,7 @@ INLINE_PLACEHOLDER = "(datasets inside the training config)"
 def config_arguments(mapping: Mapping[str, object], words: list[str]) -> list[str]:
     """The arguments SimpleTuner made of a config, with our blocks checked first and each in one argument.
 
-    Also remembers the config: the arguments keep neither its types nor its nesting.
+    Also records the config: the arguments keep neither its types nor its nesting.
     """
     blocks = blocks_of(mapping)
     config = {key: value for key, value in others_of(mapping).items() if value is not None and not callable(value)}

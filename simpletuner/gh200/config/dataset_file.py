@@ -16,7 +16,7 @@ from .schema import InMemory
 
 IN_MEMORY = "in_memory"
 INLINE_FILE_NAME = "gh200_datasets.json"
-# Keys of v1: files are held in the order of the listing, and nobody waits for another run.
+# Keys of v1: files are staged in the order of the listing, and no run waits for another.
 _REMOVED = {"partial_order", "patience_seconds"}
 # Caches of upstream's: written by the run, so nothing of them could be staged.
 _CACHE_TYPES = ("text_embeds", "image_embeds", "conditioning_image_embeds", "distillation_cache")
@@ -91,7 +91,7 @@ class DatasetReader:
             seen[name] = path
 
     def _check_ids_of_file(self, entries: list[Mapping[str, object]]) -> None:
-        """Upstream's own datasets may share an id; what is held in RAM is found by it."""
+        """Upstream's own datasets may share an id; staged ones are looked up by it."""
         on = [entry for entry in entries if not entry.get("disabled") and not entry.get("disable")]
         names = [str(entry.get("id")) for entry in on]
         for name in dict.fromkeys(str(entry.get("id")) for entry in on if entry.get("type") == IN_MEMORY):
@@ -113,7 +113,9 @@ class DatasetReader:
             text = f'{shown(entry["dataset_type"])} is a cache: use "cache_config" with "unified_memory" for it'
             self.problems.append(Problem(join_path(path, "dataset_type"), text))
         elif not entry.get("instance_data_dir"):
-            self.problems.append(Problem(join_path(path, "instance_data_dir"), "missing; the directory to hold in RAM"))
+            self.problems.append(
+                Problem(join_path(path, "instance_data_dir"), "missing; the directory to stage in RAM")
+            )
         block = entry.get(IN_MEMORY)
         for key in sorted(_REMOVED & block.keys()) if isinstance(block, Mapping) else ():
             self.notes.append(f'"{join_path(path, IN_MEMORY)}.{key}" is no longer a key and has no effect; remove it')

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-# Kept apart from the models so that the loaders' hooks do not import pydantic; a test holds both together.
+# Kept apart from the models so that the loaders' hooks do not import pydantic; a test compares both.
 BLOCK_KEYS = frozenset(
     {
         "cache_config",
@@ -48,6 +48,7 @@ def is_misspelt_block(name: str, value: object) -> bool:
 
 
 def looks_like_json(text: str) -> bool:
+    """Whether a text starts a JSON object or list, perhaps inside quotes of a shell."""
     return text.strip().strip("'\"")[:1] in {"{", "["}
 
 

@@ -78,6 +78,13 @@ def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
     return f' Did you mean "{matches[0]}"?' if matches else ""
 
 
+def start_problems(starts: list[int]) -> list[str]:
+    """Why the rows of `batch_rampup_table` cannot start so."""
+    found = [f"the first row must start at 0, not at {starts[0]}"] if starts and starts[0] != 0 else []
+    rising = sorted(set(starts)) == starts
+    return found if rising else [*found, f"the starts must rise; they are {', '.join(map(str, starts))}"]
+
+
 def join_path(*parts: object) -> str:
     """`datasets[0].in_memory.compression` from its pieces."""
     path = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .problems import Problem, join_path
+from .problems import Problem, join_path, start_problems
 from .schema import Optimizations
 
 RAMP_SIZES = ("initial_effective_batch_size", "target_effective_batch_size", "batch_rampup_table")
@@ -42,13 +42,9 @@ def _table_problems(block: Optimizations, where: str) -> list[Problem]:
     found = [
         Problem(join_path(where, key), "has no meaning beside batch_rampup_table; remove one of them") for key in beside
     ]
-    starts = [start for start, _ in block.batch_rampup_table or ()]
     path = join_path(where, "batch_rampup_table")
-    if starts[0] != 0:
-        found.append(Problem(path, f"the first row must start at 0, not at {starts[0]}"))
-    if sorted(set(starts)) != starts:
-        found.append(Problem(path, f"the starts must rise; they are {', '.join(map(str, starts))}"))
-    return found
+    starts = [start for start, _ in block.batch_rampup_table or ()]
+    return found + [Problem(path, text) for text in start_problems(starts)]
 
 
 def _measured_problems(block: Optimizations, where: str) -> list[Problem]:

@@ -40,7 +40,7 @@ NotEmpty = Annotated[str, Field(min_length=1)]
 
 
 class ConfigBlock(BaseModel):
-    """A config block: unknown keys are errors, null is the same as leaving the key out."""
+    """A config block: unknown keys are errors, null is the same as an absent key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,7 +54,7 @@ class CacheConfig(ConfigBlock):
     """Where VAE latents and text embeddings are kept between steps."""
 
     vae_cache_type: CacheType = Field(
-        "disk", description="Where VAE latents are read from: upstream's files, or tensors held in unified memory."
+        "disk", description="Where VAE latents are read from: upstream's files, or tensors cached in unified memory."
     )
     text_cache_type: CacheType = Field("disk", description="The same choice for text embeddings.")
     cache_dir: NotEmpty | None = Field(
@@ -69,14 +69,14 @@ class CacheConfig(ConfigBlock):
     )
     memory_limit_gb: Gigabytes | None = Field(
         None,
-        description="Most memory the unified-memory caches may hold together, in GB (10^9 bytes). Absent: bounded by"
+        description="Most memory the unified-memory caches may take together, in GB (10^9 bytes). Absent: bounded by"
         " the oversubscription ratio and free RAM.",
     )
     placement: PlacementName = Field(
         "auto",
-        description="Where held latents live: views of managed memory, plain RAM with one pinned copy a batch, or copies "
-        "in the GPU's own memory as far as training leaves room. auto: the fastest by a measurement of two seconds "
-        "at each start. Same bits each way.",
+        description="Where cached latents live: views of managed memory, plain RAM with one pinned copy a batch, or copies "
+        "in the GPU's own memory as far as training leaves them free. auto: the fastest by a measurement of two seconds "
+        "at each start. Batches are bit-identical each way.",
     )
     prefetch: bool = Field(
         True,
@@ -203,15 +203,15 @@ class Optimizations(ConfigBlock):
     fast_start: bool | None = Field(
         None,
         description="The scan of a dataset: image headers are read by worker processes and no file is lost. False is "
-        "upstream's own scan. Absent: on when the config has a key of the fork's; the environment alone does not count.",
+        "upstream's own scan. Acts when the config has a key of the fork's; the environment alone does not count.",
     )
 
 
 class InMemory(ConfigBlock):
-    """How one dataset of type `in_memory` is held in RAM."""
+    """How one dataset of type `in_memory` is staged in RAM."""
 
     compression: CodecName | None = Field(
-        None, description="Codec for files that are not compressed already. Absent: files are held as they are."
+        None, description="Codec for files that are not compressed already. Absent: files are staged as they are."
     )
     num_workers: OneOrMore | None = Field(
         None, description="Threads that read files while staging. Absent: min(72, CPU count)."
@@ -223,7 +223,7 @@ class InMemory(ConfigBlock):
     )
     on_limit: Literal["error", "partial"] = Field(
         "error",
-        description="When the dataset is larger than the limit: stop, or hold what fits and read the rest from disk.",
+        description="When the dataset is larger than the limit: stop, or stage what fits and read the rest from disk.",
     )
     release_after_cache: bool = Field(
         False, description="Free the RAM once the VAE cache is built and nothing reads the source files any more."
@@ -231,6 +231,7 @@ class InMemory(ConfigBlock):
 
     @property
     def workers(self) -> int:
+        """Threads that read files while staging."""
         return self.num_workers or min(MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
@@ -250,7 +251,7 @@ class DatasetEntry(BaseModel):
 
     id: NotEmpty = Field(description="Name of the dataset, unique in the list.")
     type: str = Field(
-        "local", description='Upstream\'s backend types, or "in_memory" for a local directory held in RAM.'
+        "local", description='Upstream\'s backend types, or "in_memory" for a local directory staged in RAM.'
     )
     in_memory: InMemory | None = Field(None, description='Options of a dataset of type "in_memory".')
 
@@ -319,8 +320,8 @@ class Settings:
 
     @property
     def fast_start(self) -> bool:
-        asked = self.optimizations.fast_start
-        return self.in_config if asked is None else asked
+        """Whether the fork's own scan of datasets is used."""
+        return self.in_config and self.optimizations.fast_start is not False
 
     @property
     def telemetry_interval(self) -> float:
@@ -328,4 +329,5 @@ class Settings:
         return self.optimizations.telemetry_interval if self.in_config else 0.0
 
     def uses_unified_memory(self, cache: Literal["vae", "text"]) -> bool:
+        """Whether a cache keeps its tensors in unified memory."""
         return self.optimizations.enable_uvm_hints and getattr(self.caches, f"{cache}_cache_type") == "unified_memory"

@@ -3,7 +3,7 @@ import sys
 
 from ..cli.new_job import main
 
-# Whoever ends it finds nothing half made; whoever reads no further (head) is told no more.
+# SIGTERM leaves no partial job; a closed pipe (head) ends the output.
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 sys.exit(main())

@@ -27,7 +27,7 @@ class TargetMachine:
 
     gpus: int
     gpu_bytes: int
-    room: int
+    available: int
     cpus: int
     tracker: str
 
@@ -49,10 +49,10 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """The config, and what is said about it."""
+    """The config, and the reason for each choice."""
 
     config: dict[str, Any]
-    said: dict[str, str]
+    reasons: dict[str, str]
 
 
 def choose(
@@ -75,7 +75,7 @@ def choose(
     if "target_effective_batch_size" not in config["gh200_optimizations"]:
         config["gradient_accumulation_steps"] = window // unit
     _validation(config, directory, machine, wishes, resolution)
-    said = {
+    reasons = {
         "model": f"{config['pretrained_model_name_or_path']}, family {model.family} ({model.why}), "
         f"VAE {'its own' if model.vae == model.name else config['pretrained_vae_model_name_or_path']}",
         "resolution": f"{resolution}, by area ({'--resolution' if wishes.resolution else edge_why})",
@@ -85,7 +85,7 @@ def choose(
         "memory": _memory_words(config, machine),
         "tracker": f"{config['report_to']}; prompt: {config['validation_prompt']!r}",
     }
-    return Job(config, said)
+    return Job(config, reasons)
 
 
 def _shown(counts: Mapping[str, int]) -> str:
@@ -105,8 +105,8 @@ def _batch_words(batch_size: int, window: int, buckets: Buckets, wishes: JobOpti
 def _memory_words(config: Mapping[str, Any], machine: TargetMachine) -> str:
     staged = config["datasets"][0]["type"] == "in_memory"
     limit = config["datasets"][0].get("in_memory", {}).get("memory_limit_gb")
-    held = f"images held in RAM (at most {limit} GB)" if staged else "images read from disk"
-    return f"{held}, caches at most {config['cache_config']['memory_limit_gb']} GB, of {machine.room / GB:.0f} GB that can be had"
+    images = f"images staged in RAM (at most {limit} GB)" if staged else "images read from disk"
+    return f"{images}, caches at most {config['cache_config']['memory_limit_gb']} GB, of {machine.available / GB:.0f} GB that can be had"
 
 
 def _base(
@@ -162,13 +162,13 @@ def _datasets(
     root: Path,
 ) -> list[dict[str, Any]]:
     limit = max(1, -(-int(directory.bytes * 1.25) // GB))
-    staged = directory.bytes * 2 < machine.room // 2
+    staged = directory.bytes * 2 < machine.available // 2
     captioned = any(directory.captions.values())
     images: dict[str, Any] = {
         "id": free_id(data, wishes.name),
         "type": "in_memory" if staged else "local",
         "dataset_type": "image",
-        # Upstream writes latents of nested images where it does not look for them, unless it is told the whole path.
+        # Upstream writes latents of nested images where it does not look for them, unless it gets the absolute path.
         "instance_data_dir": os.path.abspath(data)
         if any("/" in name for name in directory.sizes)
         else _placed(str(data), root),
@@ -198,7 +198,7 @@ def _ours(machine: TargetMachine, unit: int, window: int, steps: int) -> dict[st
         "cache_config": {
             "vae_cache_type": "unified_memory",
             "text_cache_type": "unified_memory",
-            "memory_limit_gb": max(1, machine.room // 4 // GB),
+            "memory_limit_gb": max(1, machine.available // 4 // GB),
         },
         "gh200_optimizations": {"enable_uvm_hints": True},
     }

@@ -35,10 +35,12 @@ class ImageDirectory:
 
     @property
     def usable(self) -> list[str]:
+        """Names of the images to train on."""
         return sorted(self.sizes)
 
     @property
     def uncaptioned(self) -> list[str]:
+        """Usable images without a caption."""
         return [name for name in self.usable if not self.captions.get(name, "").strip()]
 
 
@@ -82,7 +84,7 @@ def look_at(root: Path) -> ImageDirectory:
 
 
 def _rejected(name: str, suffix: str, suffixes: Collection[str]) -> str:
-    """Why an image or video cannot be used, as far as its name tells."""
+    """Why an image or video cannot be used, judged by its name."""
     if suffix in _VIDEOS:
         return "is a video; an image job does not train on it"
     if suffix in _FOREIGN and suffix not in suffixes:

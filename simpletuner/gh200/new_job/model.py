@@ -34,6 +34,7 @@ class Model:
 def choose_model(
     name: str | None, family: str | None, vae: str | None, upstream: Upstream, environ: Mapping[str, str]
 ) -> Model:
+    """The model of a job from --model, --family and --vae; one clear error where they do not fit."""
     if family is not None and family not in upstream.families:
         raise GH200Error(
             f'"{family}" is no model family.{nearest(family, upstream.families)}',

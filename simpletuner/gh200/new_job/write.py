@@ -92,7 +92,7 @@ def write_job(
             "The job could not be written; nothing of it was left.",
             where=str(place),
             why=f"{error.strerror or error}: {error.filename or ''}".rstrip(": "),
-            fix="make room, or make the directory writable",
+            fix="free some space, or make the directory writable",
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Will this training config work, told in seconds and without torch: `python -m simpletuner.gh200.preflight CONFIG`."""
+"""Whether a training config will work, checked in seconds and without torch: `python -m simpletuner.gh200.preflight CONFIG`."""

@@ -3,6 +3,6 @@ import sys
 
 from ..cli.check import main
 
-# Whoever reads no further (head) is told no more.
+# A closed pipe (head) ends the output.
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 sys.exit(main())

@@ -30,7 +30,7 @@ class Rules:
 
     @property
     def unknown(self) -> str:
-        """Why the buckets cannot be told beforehand, or nothing."""
+        """Why the buckets cannot be predicted, or nothing."""
         return "crop_aspect random draws them" if self.crop and self.crop_aspect == "random" else ""
 
     def _aligned(self, value: float) -> int:
@@ -40,6 +40,7 @@ class Rules:
         return round(size[0] / size[1], self.rounding)
 
     def too_small(self, size: Size) -> bool:
+        """Whether upstream skips an image of this size."""
         if self.minimum_size is None:
             return False
         width, height = size
@@ -50,6 +51,7 @@ class Rules:
         return width * height < least or (square and min(width, height) < floor(sqrt(least)))
 
     def bucket(self, size: Size) -> str:
+        """The name of the bucket, an aspect ratio."""
         width, height = size
         aspect = self._aspect(size)
         if self.crop and self.crop_aspect == "square":
@@ -70,13 +72,14 @@ class Rules:
         return self._aligned(int(edge * aspect)), self._aligned(edge)
 
     def kept(self, bucket: str) -> bool:
+        """Whether the aspect ratio is within the dataset's limits."""
         aspect = float(bucket)
         below = self.minimum_aspect and aspect < self.minimum_aspect
         return not below and not (self.maximum_aspect and aspect > self.maximum_aspect)
 
 
 def rules_of(entry: Mapping[str, Any], config: Mapping[str, Any]) -> Rules | None:
-    """The rules for a dataset in a training config, whose own keys stand in for what the entry leaves out."""
+    """The rules for a dataset in a training config, whose own keys are the defaults of the entry."""
 
     def value(key: str, default: Any = None) -> Any:
         given = entry.get(key)

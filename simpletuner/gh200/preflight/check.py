@@ -33,7 +33,7 @@ def preflight(
     gpu: Callable[[], int] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """`config` is what a run gets (`settings.blocks.loaded_config`); without `keys` upstream has parsed it already."""
+    """`config` is what a run gets (`config.blocks.loaded_config`); without `keys` upstream has parsed it already."""
     report, config = Report(str(path)), with_examples(config)
     upstream, why = upstream_record(read and keys, say)
     if upstream is None and keys:
@@ -62,7 +62,7 @@ def preflight(
     found = [item for index, entry in enumerate(entries) if (item := samples_of(entry, index, config)) is not None]
     _buckets(report, found, window, config)
     if facts.ramp:
-        report.tell("ramp", facts.ramp)
+        report.show("ramp", facts.ramp)
     length = length_of(config, ramp, window, sum(item.per_epoch for item in found))
     _length(report, length)
     latents = sum(item.latent_bytes for item in facts.datasets)
@@ -75,19 +75,19 @@ def _sources(report: Report, config: Mapping[str, Any], upstream: Upstream | Non
         report.add(kind, text)
     model, vae = model_of(config, upstream), vae_of(config, upstream)
     if model:
-        report.tell("model", find(model, environ).told)
+        report.show("model", str(find(model, environ)))
     if vae and vae != model:
-        report.tell("VAE", find(vae, environ).told)
+        report.show("VAE", str(find(vae, environ)))
 
 
 def _staging(report: Report, facts: Config) -> None:
     staged = [item for item in facts.datasets if item.in_memory]
-    room = min(limit.bytes for limit in memory_limits())
-    wrong, partial = staging_problems(staged, room)
+    available = min(limit.bytes for limit in memory_limits())
+    wrong, partial = staging_problems(staged, available)
     (report.warnings if partial else report.problems).extend(wrong)
     report.problem(item.codec_problem for item in facts.datasets if item.codec_problem)
     need = sum(item.estimated_bytes for item in staged)
-    report.facts["ram"] = {"datasets": need, "room": room}
+    report.facts["ram"] = {"datasets": need, "room": available}
 
 
 def _buckets(report: Report, found: list[Samples], window: WindowBound, config: Mapping[str, Any]) -> None:
@@ -95,7 +95,7 @@ def _buckets(report: Report, found: list[Samples], window: WindowBound, config: 
     report.facts["largest_window"] = asdict(window)
     for item in found:
         images, buckets = many(sum(item.buckets.values()), "image"), many(len(item.buckets), "bucket")
-        report.tell(f"data {item.id}", f"{images} in {buckets}, {many(item.per_epoch, 'sample')} an epoch")
+        report.show(f"data {item.id}", f"{images} in {buckets}, {many(item.per_epoch, 'sample')} an epoch")
         if item.unchecked:
             report.not_checked.append(f'buckets of dataset "{item.id}": {item.unchecked}')
             continue
@@ -124,7 +124,7 @@ def _length(report: Report, length: Length) -> None:
     report.facts["length"] = asdict(length)
     if length.steps:
         epochs = f", {length.epochs:.1f} epochs" if length.epochs else ""
-        report.tell("length", f"{length.steps} steps, {length.samples} samples{epochs}")
+        report.show("length", f"{length.steps} steps, {length.samples} samples{epochs}")
 
 
 def _size(
@@ -146,12 +146,12 @@ def _size(
             text = f"output_dir: {count} checkpoints take about {gb(size)}, the disk has {gb(free)} free; "
             report.add("problems", f"{text}lower checkpoints_total_limit, or use another disk")
     if latents:
-        report.tell("disk", ", ".join(disk))
+        report.show("disk", ", ".join(disk))
 
 
 def _memory(report: Report, memory: Memory, config: Mapping[str, Any], gpu: int) -> None:
     report.facts["memory"] = asdict(memory)
-    report.tell(
+    report.show(
         "memory",
         f"weights {gb(memory.weights)}, gradients {gb(memory.gradients)}, optimizer {gb(memory.optimizer)}, "
         f"activations not known; {f'the GPU has {gb(gpu)}' if gpu else 'no GPU here'}",

@@ -59,7 +59,7 @@ class Caches:
 
 @dataclass(frozen=True)
 class Config:
-    """None where it could not be told; `unjudged` says why."""
+    """None where it is not known; `unjudged` says why."""
 
     path: str
     unjudged: str
@@ -75,7 +75,7 @@ class Config:
 
 
 def read_config(path: Path, config: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
-    """`config` is the file as a run gets it (`settings.blocks.loaded_config`)."""
+    """`config` is the file as a run gets it (`config.blocks.loaded_config`)."""
     entries, missing = dataset_entries(config)
     datasets = tuple(_dataset(entry) for entry in entries if entry.get("instance_data_dir"))
     settings, problems = judge_config(config, environ)
@@ -95,8 +95,8 @@ def read_config(path: Path, config: Mapping[str, Any], processes: int, environ: 
     )
 
 
-def staging_problems(staged: list[Dataset], room: int) -> tuple[list[str], bool]:
-    """What does not fit into RAM, and whether the datasets said that a part will do."""
+def staging_problems(staged: list[Dataset], available: int) -> tuple[list[str], bool]:
+    """What does not fit into RAM, and whether `on_limit` accepts a part."""
     wrong, partial = [], False
     for item in staged:
         limit = item.memory_limit_bytes
@@ -104,8 +104,10 @@ def staging_problems(staged: list[Dataset], room: int) -> tuple[list[str], bool]
             wrong.append(f'"{item.id}" needs about {gb(item.estimated_bytes)}, its memory_limit_gb allows {gb(limit)}')
             partial = partial or item.on_limit == "partial"
     need = sum(item.estimated_bytes for item in staged)
-    if need > room:
-        wrong.append(f"together they need about {gb(need)}, the machine can give {gb(room)} (MemAvailable and cgroup)")
+    if need > available:
+        wrong.append(
+            f"together they need about {gb(need)}, the machine can give {gb(available)} (MemAvailable and cgroup)"
+        )
         partial = partial or all(item.on_limit == "partial" for item in staged)
     return wrong, partial and len(wrong) == 1
 
@@ -211,7 +213,7 @@ def existing_part(directory: str) -> Path:
 
 
 def latent_bytes(entry: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """About one latent of a dataset, whose config stands in for what the entry leaves out; 0 where it cannot be told."""
+    """About one latent of a dataset, whose defaults are the config's; 0 where it is not known."""
     edge = number(entry.get("resolution", config.get("resolution") or 1024))
     if edge is None or not math.isfinite(edge):
         return 0

@@ -154,6 +154,7 @@ def truth(value: object) -> bool:
 
 
 def number(value: object) -> float | None:
+    """A number as upstream reads it; None for anything else."""
     try:
         return None if value is None or isinstance(value, bool) else float(str(value))
     except ValueError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -35,6 +34,7 @@ class Memory:
 
     @property
     def known(self) -> int:
+        """What can be estimated: all but activations."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -56,13 +56,13 @@ def memory_of(weights: Weights, config: Mapping[str, Any]) -> Memory:
     trained = weights.adapted * rank if lora else weights.trained
     bits = [int(found) for found in _BITS.findall(str(config.get("base_model_precision", "")))] if lora else []
     base = weights.trained * min([8 * _HALF, *bits]) // 8
-    held = trained * (_WHOLE if lora else _HALF)
+    trainable = trained * (_WHOLE if lora else _HALF)
     ema = trained * _HALF if truth(config.get("use_ema")) else 0
     return Memory(
-        weights=base + (held if lora else 0),
-        gradients=held,
+        weights=base + (trainable if lora else 0),
+        gradients=trainable,
         optimizer=trained * state + ema,
-        checkpoint=held + trained * state + ema,
+        checkpoint=trainable + trained * state + ema,
     )
 
 
@@ -102,6 +102,7 @@ def _is_set(value: object) -> bool:
 
 
 def length_of(config: Mapping[str, Any], ramp: GH200GradientRamp | None, window: WindowBound, per_epoch: int) -> Length:
+    """Steps, samples and epochs a config asks for."""
     steps = number(config.get("max_train_steps"))
     unit = window.batch_size * window.processes
     if steps:
@@ -127,8 +128,7 @@ def checkpoints_of(config: Mapping[str, Any], steps: int | None) -> int:
 
 def free_disk(directory: str) -> int | None:
     """Free bytes where a directory is, or where it would be made."""
-    place = existing_part(directory)
     try:
-        return shutil.disk_usage(place).free if os.access(place, os.R_OK) else None
+        return shutil.disk_usage(existing_part(directory)).free
     except OSError:
         return None

@@ -30,8 +30,7 @@ class WeightSource:
     name: str
     where: str
 
-    @property
-    def told(self) -> str:
+    def __str__(self) -> str:
         words = {
             "hub": "to be downloaded from huggingface.co",
             "hub cache": "in the hub's cache",
@@ -69,6 +68,7 @@ def model_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None
 
 
 def vae_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None:
+    """The VAE the config names, or the one upstream takes where it names none."""
     named = str(config.get(VAE) or "")
     family = str(config.get("model_family", "")).lower()
     if named and ("sdxl" not in named or family in _SDXL_VAE):
@@ -87,20 +87,23 @@ def source_problems(
         if name is None or (key == VAE and vae == model):
             continue
         source = find(name, environ)
-        said = key if config.get(key) else f"{key} (not set, upstream's default)"
+        label = key if config.get(key) else f"{key} (not set, upstream's default)"
         if source.where == "missing":
-            yield "problems", Problem(said, f"{name} does not exist; name a directory that does, or a model of the hub")
+            yield (
+                "problems",
+                Problem(label, f"{name} does not exist; name a directory that does, or a model of the hub"),
+            )
         elif source.where == "hub" and offline:
             yield (
                 "problems",
-                Problem(said, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids the download"),
+                Problem(label, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids the download"),
             )
         elif source.where == "hub" and key == VAE and model and find(model, environ).where in ("directory", "file"):
             own = Path(model).expanduser() / "vae"
             fix = f'; set "{VAE}" to "{model}" to use its own' if own.is_dir() else ""
             yield "warnings", f"the model is local, but the VAE {name} would be downloaded from huggingface.co{fix}"
         elif source.where == "hub":
-            yield "notes", f"{said}: {source.told}"
+            yield "notes", f"{label}: {source}"
     if model and (Path(model).expanduser()).is_dir():
         yield from _directory_problems(Path(model).expanduser(), config, upstream)
 
@@ -126,6 +129,7 @@ def _directory_problems(
 
 
 def pipeline_of(directory: Path) -> str | None:
+    """The class of the pipeline in model_index.json."""
     try:
         return str(json.loads((directory / "model_index.json").read_text(encoding="utf-8"))["_class_name"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -133,6 +137,7 @@ def pipeline_of(directory: Path) -> str | None:
 
 
 def families_of(pipeline: str, upstream: Upstream) -> list[str]:
+    """Model families whose pipeline this is."""
     return sorted(name for name, family in upstream.families.items() if pipeline in family.get("pipelines", ()))
 
 
@@ -145,6 +150,7 @@ class Weights:
 
 
 def weights_of(directory: Path, subfolder: str) -> Weights | None:
+    """Parameters of a local model; None where its weights are not there."""
     if not directory.is_dir() or not (directory / subfolder).is_dir():
         return None
     trained, adapted = _parameters(directory / subfolder)

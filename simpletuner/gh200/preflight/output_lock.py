@@ -29,7 +29,7 @@ def claim_output(directory: object, environ: Mapping[str, str]) -> Callable[[], 
                 why=str(error.strerror or error),
                 fix="name another output_dir",
             ) from error
-        # A file system without locks, or a directory of somebody else: nothing can be told, and upstream says the rest.
+        # A file system without locks, or a directory of somebody else: nothing can be checked, and upstream reports the rest.
         return lambda: None
     return lambda: _let_go(place / NAME, descriptor)
 

@@ -42,6 +42,7 @@ def keys_of(parser: argparse.ArgumentParser) -> dict[str, Record]:
 
 
 def family_of(model: Any) -> Record:
+    """What preflight has to know of one model class."""
     vae = getattr(model, "AUTOENCODER_CLASS", None)
     pipelines = getattr(model, "PIPELINE_CLASSES", None) or {}
     return {
@@ -54,6 +55,7 @@ def family_of(model: Any) -> Record:
 
 
 def read() -> Record:
+    """Keys, defaults and model families of this upstream."""
     from simpletuner.gh200.config.keys import BLOCK_KEYS
     from simpletuner.helpers.configuration.cli_utils import _LEGACY_ARG_HANDLERS
     from simpletuner.helpers.configuration.cmd_args import get_argument_parser
@@ -100,6 +102,7 @@ def _families() -> dict[str, Record]:
 
 
 def main(target: Path) -> None:
+    """Writes the record to the file."""
     from simpletuner.gh200.files import write_whole
 
     text = json.dumps(read(), indent=1, sort_keys=True)

@@ -25,6 +25,7 @@ class Report:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def problem(self, found: Iterable[object]) -> None:
+        """Adds problems."""
         for item in found:
             self.add("problems", item)
 
@@ -34,14 +35,16 @@ class Report:
         if str(text) not in texts:
             texts.append(str(text))
 
-    def tell(self, name: str, text: str) -> None:
+    def show(self, name: str, text: str) -> None:
         """A line for people."""
         self.facts.setdefault("told", {})[name] = text
 
     def as_json(self) -> dict[str, Any]:
+        """The report as `--json` prints it."""
         return {"config": self.config, "ok": not self.problems, **asdict(self)}
 
     def lines(self) -> list[str]:
+        """The report as a page."""
         found = [f"  {name:<11} {text}" for name, text in self.facts.get("told", {}).items()]
         for title, items in (("not checked", self.not_checked), ("note", self.notes), ("warning", self.warnings)):
             found += [f"  {title}: {item}" for item in items]
@@ -66,6 +69,7 @@ class PreflightError(GH200Error):
 
 
 def many(count: int, what: str) -> str:
+    """A count with its noun."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 

@@ -39,6 +39,7 @@ class Samples:
 
     @property
     def per_epoch(self) -> int:
+        """Samples of one epoch, repeats included."""
         return sum(self.buckets.values()) * (self.repeats + 1)
 
 

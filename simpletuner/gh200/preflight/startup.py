@@ -42,14 +42,14 @@ def take_config_flag() -> None:
 
 
 def check_command_line(argv: list[str]) -> None:
-    """Before upstream parses a file named with --config: its own parser tells one wrong key, after half a minute."""
+    """Before upstream parses a file named with --config: its own parser reports one wrong key, after half a minute."""
     path, config = config_path(argv), arguments.command_line_values(argv)
     if path is None or not asked_for(config):
         return
     report = preflight(path, config, _processes(), read=False)
     if report.problems:
         raise PreflightError(report)
-    # The run itself holds it later; here a second one hears of it before it has loaded anything.
+    # The run itself locks it later; here a second one is rejected before it has loaded anything.
     claim_output(config.get("output_dir"), os.environ)
     for line in (*report.warnings, *report.not_checked):
         print(f"preflight: {line}", file=sys.stderr, flush=True)

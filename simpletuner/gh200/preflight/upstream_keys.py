@@ -43,6 +43,7 @@ class Upstream:
     families: Mapping[str, Mapping[str, Any]]
 
     def default(self, key: str) -> object:
+        """What upstream's parser takes where the key is absent."""
         return self.keys.get(key, {}).get("default")
 
 

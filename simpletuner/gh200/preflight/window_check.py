@@ -23,11 +23,9 @@ class WindowBound:
     accumulation: int
     key: str
 
-    def samples(self, batch_size: int | None) -> int:
-        return (batch_size or self.batch_size) * self.processes * self.accumulation
-
 
 def largest_window(ramp: GH200GradientRamp | None, sizes: tuple[int, int], processes: int) -> WindowBound:
+    """The largest window of a run, with or without a ramp."""
     batch_size, accumulation = sizes
     key = "gradient_accumulation_steps"
     if ramp is None:
@@ -43,7 +41,8 @@ def largest_window(ramp: GH200GradientRamp | None, sizes: tuple[int, int], proce
 
 def window_problems(samples: Samples, window: WindowBound, config: Mapping[str, Any]) -> Iterator[Problem]:
     """The bucket that cannot fill the window, the formula, and the fix by the operator's own keys."""
-    batch_size, need = samples.batch_size or window.batch_size, window.samples(samples.batch_size)
+    batch_size = samples.batch_size or window.batch_size
+    need = batch_size * window.processes * window.accumulation
     repeated = samples.repeats + 1
     short = {name: count for name, count in samples.buckets.items() if count * repeated < need}
     if prunes(config):
@@ -75,4 +74,5 @@ def pruned(samples: Samples, window: WindowBound, config: Mapping[str, Any]) -> 
 
 
 def prunes(config: Mapping[str, Any]) -> bool:
+    """Whether upstream drops buckets smaller than a batch."""
     return config.get("minimum_image_size") is not None and not truth(config.get("disable_bucket_pruning"))

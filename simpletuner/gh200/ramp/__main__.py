@@ -11,7 +11,7 @@ from .from_config import ramp_from_config
 from .schedule import GH200GradientRamp
 
 
-def tell(ramp: GH200GradientRamp) -> str:
+def _table(ramp: GH200GradientRamp) -> str:
     rows = [
         f"{segment.window:>8} {segment.micro_batch * ramp.samples_per_micro_batch:>12} {segment.size:>8} "
         f"{segment.size * ramp.samples_per_micro_batch:>10}"
@@ -22,12 +22,13 @@ def tell(ramp: GH200GradientRamp) -> str:
 
 
 def main() -> int:
+    """Prints the schedule of the config on the command line."""
     parser = argparse.ArgumentParser(prog="python -m simpletuner.gh200.ramp", description=__doc__)
     parser.add_argument("config", type=Path, help="training config, JSON or TOML")
     parser.add_argument("--processes", type=int, default=1, help="number of processes the run will have (default 1)")
     given = parser.parse_args()
     try:
-        print(tell(ramp_from_config(given.config, given.processes)))
+        print(_table(ramp_from_config(given.config, given.processes)))
     except GH200Error as error:
         stop(error)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from .lr import FOLLOWING, follow_windows
 from .noise import SmoothedNoise
 from .noise_meter import NoiseMeter
 from .noise_schedule import Growth, growth
-from .overrides import EpochCounts, RampTrainerOverrides, answer_validation
+from .overrides import EpochCounts, RampTrainerOverrides, override_validation
 from .rejections import reject_where_inexact, reject_where_unmeasured
 from .resume import RampResumeOverrides
 from .schedule import MEASURED, GH200GradientRamp, RampError
@@ -45,6 +46,7 @@ class RampControl:
 
     @property
     def accumulation_steps(self) -> int:
+        """Micro-batches in the current window."""
         return int(self.trainer.config.gradient_accumulation_steps)
 
     def set_accumulation(self, steps: int) -> None:
@@ -69,7 +71,7 @@ class RampControl:
         """The window of this optimizer step, in config and Accelerator."""
         accelerator = self.trainer.accelerator
         if self.window is None:
-            answer_validation(self)
+            override_validation(self)
             follow_windows(self)
         elif not accelerator.sync_gradients:
             raise RampError(
@@ -88,7 +90,7 @@ class RampControl:
         self.window = window
 
     def _decide(self, window: int) -> None:
-        """Whether this window is larger than the last one. The first rank's answer is everybody's."""
+        """Whether this window is larger than the last one. The first rank decides for all."""
         decision = growth(self.ramp, window, self.meter.noise) if self.meter is not None else None
         effective = decision.effective_batch_size if decision is not None else 0
         accelerator = self.trainer.accelerator
@@ -109,7 +111,7 @@ class RampControl:
     def _take(self, decisions: tuple[Growth, ...]) -> None:
         self.decisions = decisions
         grown = tuple((one.window, one.effective_batch_size) for one in decisions)
-        self.ramp = self.trainer.gh200_ramp_scheduler = self.ramp.grown_to(grown)
+        self.ramp = self.trainer.gh200_ramp_scheduler = replace(self.ramp, grown=grown)
 
     def continue_measured(self, record: Mapping[str, Any]) -> None:
         """What was measured and decided before the checkpoint, and nothing of what came after it."""
@@ -140,6 +142,7 @@ class RampControl:
         self.ramp = self.trainer.gh200_ramp_scheduler = ramp.continued_at(window, samples, kept)
 
     def tracker_values(self) -> dict[str, float]:
+        """The window's sizes and factors, for trackers."""
         steps = self.accumulation_steps
         values: dict[str, float] = {
             "gh200/gradient_accumulation_steps": steps,
@@ -195,11 +198,11 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
         logger.info("GH200 gradient accumulation ramp enabled: %s", ramp.describe())
         for note in ramp.notes:
             logger.warning("GH200 ramp: %s", note)
-        _tell_of_gradient_precision(trainer)
+        _warn_of_gradient_precision(trainer)
     return ramp
 
 
-def _tell_of_gradient_precision(trainer: Any) -> None:
+def _warn_of_gradient_precision(trainer: Any) -> None:
     asked = StateHooks.get_raw_config().get("gradient_precision")
     if asked == "fp32" and getattr(trainer.config, "gradient_precision", asked) != asked:
         logger.warning(

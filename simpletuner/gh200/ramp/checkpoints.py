@@ -35,7 +35,7 @@ def incompleteness(checkpoint: Path) -> str:
     return _missing_rank(checkpoint)
 
 
-def say_what_comes_last(checkpoint: Path) -> None:
+def record_last_file(checkpoint: Path) -> None:
     """From 4.3.2 on upstream lists a checkpoint's files when all are written. Older ones, and their checkpoints, have no list."""
     manager: Any = sys.modules.get(_MANAGER)
     if hasattr(manager, "CHECKPOINT_GUARD_FILENAME") and hasattr(manager, "CHECKPOINT_MANIFEST_FILENAME"):
@@ -67,29 +67,15 @@ def _missing_rank(checkpoint: Path) -> str:
 
 def _whole(path: Path) -> bool:
     """Whether the file ends where its own header says."""
-    if path.suffix == ".safetensors":
-        return _is_safetensors(path)
-    if path.suffix in {".bin", ".pkl", ".pt", ".pth"}:
-        return zipfile.is_zipfile(path)
-    if path.suffix == ".json":
-        return _is_json(path)
-    return True
-
-
-def _is_safetensors(path: Path) -> bool:
     try:
-        with safe_open(path, framework="pt"):
-            return True
-    except SafetensorError:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt"):
+                pass
+        elif path.suffix == ".json":
+            json.loads(path.read_text(encoding="utf-8"))
+    except (SafetensorError, ValueError):
         return False
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return False
-    return True
+    return path.suffix not in {".bin", ".pkl", ".pt", ".pth"} or zipfile.is_zipfile(path)
 
 
 def complete_before(output_dir: Path, latest: str) -> tuple[str | None, dict[str, str]]:

@@ -16,6 +16,7 @@ FEATURE = "the gradient accumulation ramp"
 
 
 def describe(ramp: GH200GradientRamp) -> str:
+    """The ramp in one line."""
     unit, start = ramp.samples_per_micro_batch, ramp.accumulation_steps(0)
     sizes = f"effective batch {start * unit} -> {ramp.target * unit} (accumulation {start} -> {ramp.target})"
     if ramp.shape == "measured":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 # Windows the smoothing looks back on, and how many have to be measured before anything is said.
@@ -38,12 +38,13 @@ class WindowNorms:
 
     @property
     def usable(self) -> bool:
+        """Whether a noise scale can be computed from it."""
         return self.count > 1 and math.isfinite(self.of_each) and math.isfinite(self.of_mean)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A noise scale in samples. It has no value where the gradient is not told from noise, and may have no upper end."""
+    """A noise scale in samples. It has no value where the gradient cannot be distinguished from noise, and may have no upper end."""
 
     value: float | None
     low: float
@@ -64,6 +65,7 @@ class SmoothedNoise:
     signal_signal: float = 0.0
 
     def with_window(self, norms: WindowNorms) -> SmoothedNoise:
+        """These sums with one more window."""
         keep, trace, signal = 1 - 1 / LOOKS_BACK, norms.trace, norms.signal
         return SmoothedNoise(
             self.windows + 1,
@@ -91,11 +93,9 @@ class SmoothedNoise:
         ends = _ends(known**2 - spread_of_signal, trace * known - covariance, trace**2 - spread_of_trace)
         return Interval(trace / signal if signal > 0 else None, *ends)
 
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The sums a checkpoint recorded."""
         return cls(**{field.name: record[field.name] for field in fields(cls)})
 
 

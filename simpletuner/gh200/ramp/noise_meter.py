@@ -13,8 +13,8 @@ from .noise import SmoothedNoise, WindowNorms
 
 logger = logging.getLogger("gh200.ramp")
 NAME = "gh200/gradient_noise_scale"
-# Numbers in gradients that are kept for a moment, to be measured together: one call each would cost more than training may.
-MOST_HELD = 16_000_000
+# Elements of gradients that wait to be measured in one call: a call for each gradient would slow training down.
+MOST_WAITING = 16_000_000
 
 
 class NoiseMeter:
@@ -24,17 +24,17 @@ class NoiseMeter:
         self.trainer, self.accelerator = trainer, trainer.accelerator
         self.noise = self._before = SmoothedNoise()
         self._weights: list[torch.Tensor] = []
-        self._held: list[torch.Tensor] = []
-        self._held_size = 0
+        self._waiting: list[torch.Tensor] = []
+        self._waiting_size = 0
         self._squares: list[torch.Tensor] = []
         self._window: list[_MicroBatch] = []
         self._handles: list[Any] = []
         self._armed = self._closed = False
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._backward: Callable[..., Any] = self.accelerator.backward
 
     def begin(self, batch: Any) -> None:
-        """Before a micro-batch. A second backward in it (upstream probes with one) takes the first one's place."""
+        """Before a micro-batch. A second backward in it (upstream probes with one) replaces the first."""
         if not self._handles:
             self.attach()
         if self._closed:
@@ -43,6 +43,7 @@ class NoiseMeter:
         self._window.append(_MicroBatch(_samples(batch, int(self.trainer.config.train_batch_size))))
 
     def attach(self) -> None:
+        """Hooks every trained weight and wraps `Accelerator.backward`."""
         optimizer = self.trainer.optimizer
         self._weights = [
             weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad
@@ -51,7 +52,7 @@ class NoiseMeter:
         self.accelerator.backward = self.backward
 
     def detach(self) -> None:
-        """From here on a run is as if nothing had ever been measured."""
+        """Removes every hook."""
         for handle in self._handles:
             handle.remove()
         self._handles, self._window, self._closed = [], [], False
@@ -60,18 +61,19 @@ class NoiseMeter:
     def _see(self, gradient: torch.Tensor) -> None:
         if not self._armed:
             return
-        self._held.append(gradient)
-        self._held_size += gradient.numel()
-        if self._held_size > MOST_HELD:
+        self._waiting.append(gradient)
+        self._waiting_size += gradient.numel()
+        if self._waiting_size > MOST_WAITING:
             self._take()
 
     def _take(self) -> None:
-        if self._held:
-            self._squares.append(_squared(self._held))
-        self._held, self._held_size = [], 0
+        if self._waiting:
+            self._squares.append(_squared(self._waiting))
+        self._waiting, self._waiting_size = [], 0
 
     def backward(self, loss: torch.Tensor, **more: Any) -> Any:
-        self._held, self._held_size, self._squares = [], 0, []
+        """`Accelerator.backward`, measured."""
+        self._waiting, self._waiting_size, self._squares = [], 0, []
         self._armed = bool(self._window)
         try:
             result = self._backward(loss, **more)
@@ -90,7 +92,7 @@ class NoiseMeter:
 
     def _close(self, size: int, ranks: int) -> None:
         if size * ranks < 2:
-            self._tell_once("a window of one micro-batch on one rank has nothing to compare with and measures nothing")
+            self._warn_once("a window of one micro-batch on one rank has nothing to compare with and measures nothing")
             return
         # Accelerate has divided every loss by its accumulation steps, and a scaler has multiplied it.
         scaler = getattr(self.accelerator, "scaler", None)
@@ -105,7 +107,7 @@ class NoiseMeter:
         of_each, inverse_batch = (sum(values) / count for values in zip(*rows, strict=True))
         norms = WindowNorms(count, of_each, factor * whole / size**2, inverse_batch)
         if not norms.usable:
-            self._tell_once("a window whose gradients were not finite is left out")
+            self._warn_once("a window whose gradients were not finite is left out")
             return
         self.noise = self._before.with_window(norms)
 
@@ -118,12 +120,13 @@ class NoiseMeter:
         rows: list[list[float]] = gathered.tolist()
         return rows
 
-    def _tell_once(self, text: str) -> None:
-        if text not in self._told and self.accelerator.is_main_process:
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned and self.accelerator.is_main_process:
             logger.warning("GH200 noise scale: %s.", text)
-        self._told.add(text)
+        self._warned.add(text)
 
     def tracker_values(self) -> dict[str, float]:
+        """The noise scale and its interval, once there is one."""
         found = self.noise.interval()
         if found is None:
             return {}
@@ -156,5 +159,5 @@ def _squared(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 def _numbers(values: Sequence[torch.Tensor | None]) -> list[float]:
     known = [value for value in values if value is not None]
-    told = iter(torch.stack(known).tolist() if known else ())
-    return [0.0 if value is None else next(told) for value in values]
+    numbers = iter(torch.stack(known).tolist() if known else ())
+    return [0.0 if value is None else next(numbers) for value in values]

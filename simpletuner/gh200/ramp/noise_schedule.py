@@ -17,7 +17,7 @@ MOST_GROWTH = 2
 
 @dataclass(frozen=True)
 class Growth:
-    """One decision, as it stands in a checkpoint: from this window on, this effective batch, for this reason."""
+    """One decision, as a checkpoint records it: from this window on, this effective batch, for this reason."""
 
     window: int
     samples: int
@@ -29,6 +29,7 @@ class Growth:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The decision a checkpoint recorded."""
         try:
             return cls(**record)
         except TypeError as error:
@@ -49,7 +50,7 @@ def growth(ramp: GH200GradientRamp, window: int, noise: SmoothedNoise) -> Growth
     effective = larger * ramp.samples_per_micro_batch
     if found.low < effective:
         return None
-    told = "not told from noise" if found.value is None else f"{found.value:.4g}"
+    scale = "not distinguishable from noise" if found.value is None else f"{found.value:.4g}"
     return Growth(
         window=window,
         samples=ramp.samples_for(window),
@@ -57,7 +58,7 @@ def growth(ramp: GH200GradientRamp, window: int, noise: SmoothedNoise) -> Growth
         before=size * ramp.samples_per_micro_batch,
         at_least=found.low,
         noise_scale=found.value,
-        reason=f"noise scale {told}, with 95 % certainty at least {found.low:.4g} samples: {effective} pays",
+        reason=f"noise scale {scale}, with 95 % certainty at least {found.low:.4g} samples: {effective} pays",
     )
 
 
@@ -68,6 +69,7 @@ def _far_enough(ramp: GH200GradientRamp, window: int) -> bool:
 
 
 def reject_what_cannot_grow(ramp: GH200GradientRamp) -> None:
+    """Rejects a measured ramp whose target is not above its first window."""
     unit = ramp.samples_per_micro_batch
     if ramp.target > ramp.initial:
         return

@@ -1,4 +1,4 @@
-"""What upstream's Trainer, Validation and Evaluation answer in a run with a ramp: from its windows."""
+"""Methods of upstream's Trainer, Validation and Evaluation, overridden to follow the ramp's windows."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class EpochCounts:
         return total + math.ceil(part * sum(batches for first, batches in datasets if first <= whole + 1))
 
     def steps_through(self, epochs: float) -> int:
+        """Optimizer steps in the first `epochs` epochs."""
         return self.control.ramp.steps_for(self.micro_batches_through(epochs))
 
     def steps_in(self, epoch: int) -> int:
@@ -54,6 +55,7 @@ class EpochCounts:
         return high
 
     def step_in_epoch(self, epoch: int, step: int) -> int:
+        """Optimizer steps since the epoch began."""
         return max(0, step - self.steps_through(epoch - 1))
 
     def note_epoch_step(self, step: int) -> None:
@@ -74,7 +76,7 @@ class RampTrainerOverrides(Overrides):
         self.control, self.trainer = control, control.trainer
         self.counts = control.counts
         self.asked: tuple[int, float] | None = None
-        self.told = False
+        self.warned = False
 
     @override
     def init_data_backend(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,15 +91,15 @@ class RampTrainerOverrides(Overrides):
         self.upstream._recalculate_training_steps()
         if not steps:
             config.max_train_steps = max(1, self.counts.steps_through(epochs))
-            self._tell_that_steps_are_at_most()
+            self._warn_that_steps_are_at_most()
         elif not epochs:
             config.num_train_epochs = self.counts.epochs_for(steps)
         config.initial_num_update_steps_per_epoch = config.num_update_steps_per_epoch = self.counts.steps_in(1)
 
-    def _tell_that_steps_are_at_most(self) -> None:
-        if self.control.ramp.shape != MEASURED or self.told or not self.trainer.accelerator.is_main_process:
+    def _warn_that_steps_are_at_most(self) -> None:
+        if self.control.ramp.shape != MEASURED or self.warned or not self.trainer.accelerator.is_main_process:
             return
-        self.told = True
+        self.warned = True
         logger.warning(
             "GH200 ramp: how many steps %s epochs make is decided while the run measures; %d is the most. A learning rate "
             "that decays over the run ends early with it: give max_train_steps instead.",
@@ -170,7 +172,7 @@ class RampEvaluationOverrides(Overrides):
         return epoch - 1 + done / self.counts.steps_in(epoch)
 
 
-def answer_validation(control: RampControl) -> None:
+def override_validation(control: RampControl) -> None:
     """Validation and evaluation are made after the ramp, so this happens when the first window opens."""
     validation, evaluation = (getattr(control.trainer, name, None) for name in ("validation", "evaluation"))
     if validation is not None:

@@ -25,6 +25,7 @@ _UNMEASURED = {
 
 
 def reject_where_inexact(trainer: Any) -> None:
+    """Rejects the ramp where its gradients would be wrong."""
     found = _used(trainer, _INEXACT)
     if found:
         raise RampError(
@@ -35,6 +36,7 @@ def reject_where_inexact(trainer: Any) -> None:
 
 
 def reject_where_unmeasured(trainer: Any) -> None:
+    """Rejects the noise scale where gradients cannot be measured."""
     found = _used(trainer, _UNMEASURED)
     if found:
         raise RampError(

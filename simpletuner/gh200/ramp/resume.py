@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..files import write_whole
 from ..overrides import Overrides, override
 from ..runtime import current
-from .checkpoints import complete_before, say_what_comes_last
+from .checkpoints import complete_before, record_last_file
 from .messages import FEATURE
 from .noise import SmoothedNoise
 from .noise_schedule import Growth
@@ -52,7 +52,7 @@ class RampResumeOverrides(Overrides):
         control, accelerator = self.control, self.trainer.accelerator
         if not accelerator.is_local_main_process:
             return
-        say_what_comes_last(Path(output_dir))
+        record_last_file(Path(output_dir))
         if control is not None:
             self._save_ramp(control, Path(output_dir))
 
@@ -70,7 +70,7 @@ class RampResumeOverrides(Overrides):
             "sizes": list(control.ramp.sizes),
         }
         if control.meter is not None:
-            record["noise"] = control.meter.noise.record()
+            record["noise"] = asdict(control.meter.noise)
         if control.ramp.shape == MEASURED:
             record["decisions"] = [asdict(decision) for decision in control.decisions]
         write_whole(checkpoint / RECORD, json.dumps(record, indent=1) + "\n")

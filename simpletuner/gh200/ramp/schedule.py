@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
+from ..config.problems import start_problems
 from . import messages
 from .windows import MICRO_BATCHES, SAMPLES, STEPS, UNITS, RampError, Segment, Windows
 
@@ -63,8 +63,7 @@ class GH200GradientRamp(Windows):
     grown: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        problems = self._problems()
-        if problems:
+        if problems := self._problems():
             raise RampError(
                 "The gradient accumulation ramp cannot be built.",
                 where="\n".join(problems),
@@ -91,12 +90,13 @@ class GH200GradientRamp(Windows):
             problems.append(f"shape must be one of {', '.join((*SHAPES, MEASURED))}, not {self.shape!r}")
         if self.unit not in UNITS:
             problems.append(f"unit must be one of {', '.join(UNITS)}, not {self.unit!r}")
-        return problems + table_problems(self.table)
+        return problems + _table_problems(self.table)
 
     # Sizes
 
     @property
     def samples_per_micro_batch(self) -> int:
+        """Samples of one micro-batch over all processes."""
         return self.train_batch_size * self.num_processes
 
     def accumulation_for(self, effective: int | None, default: int = 1) -> int:
@@ -119,6 +119,7 @@ class GH200GradientRamp(Windows):
 
     @property
     def largest(self) -> int:
+        """Micro-batches in the largest window."""
         if self.table:
             return max(self.accumulation_for(size) for _, size in self.table)
         return max(self.initial if self.batch_rampup_steps else self.target, self.target)
@@ -153,6 +154,7 @@ class GH200GradientRamp(Windows):
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
+        """The windows, run-length encoded."""
         return tuple(self._walk_measured() if self.shape == MEASURED else self._walk())
 
     def _walk_measured(self) -> Iterator[Segment]:
@@ -212,9 +214,6 @@ class GH200GradientRamp(Windows):
         """The same ramp of a run that has come this far with another number of processes."""
         return replace(self, continued=(window, samples), kept=kept)
 
-    def grown_to(self, grown: tuple[tuple[int, int], ...]) -> GH200GradientRamp:
-        return replace(self, grown=grown)
-
     @property
     def sizes(self) -> tuple[int, int]:
         """First and last effective size, as they became."""
@@ -226,6 +225,7 @@ class GH200GradientRamp(Windows):
         return messages.notes(self)
 
     def describe(self) -> str:
+        """The ramp in one line."""
         return messages.describe(self)
 
     def outline(self) -> list[tuple[int, int]]:
@@ -265,15 +265,7 @@ class GH200GradientRamp(Windows):
         return known
 
 
-def table_problems(table: tuple[tuple[int, int], ...]) -> list[str]:
-    """Why these rows of (start, effective batch size) are no ramp."""
-    if not table:
-        return []
+def _table_problems(table: tuple[tuple[int, int], ...]) -> list[str]:
     if any(len(row) != 2 or not _whole(row[0], 0) or not _whole(row[1], 1) for row in table):
         return ["every row of the table must be [start, effective batch size], whole numbers, the size at least 1"]
-    starts = [start for start, _ in table]
-    if starts[0] != 0:
-        return [f"the table must start at 0, not at {starts[0]}"]
-    if any(later <= earlier for earlier, later in pairwise(starts)):
-        return [f"the starts of the table must rise; they are {', '.join(map(str, starts))}"]
-    return []
+    return start_problems([start for start, _ in table])

@@ -32,7 +32,7 @@ class Windows:
 
     @property
     def samples_per_micro_batch(self) -> int:
-        """What one micro-batch of all processes together holds; every effective size is a multiple of it."""
+        """Samples of one micro-batch over all processes; every effective size is a multiple of it."""
         raise NotImplementedError
 
     def _segment_of_window(self, window: int) -> Segment:
@@ -40,9 +40,11 @@ class Windows:
         return self.segments[max(found - 1, 0)]
 
     def accumulation_steps(self, window: int) -> int:
+        """Micro-batches in a window."""
         return self._segment_of_window(window).size
 
     def effective_batch_size(self, window: int) -> int:
+        """Samples in a window, over all processes."""
         return self.accumulation_steps(window) * self.samples_per_micro_batch
 
     def micro_batches_for(self, steps: int) -> int:
