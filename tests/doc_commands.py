@@ -47,10 +47,10 @@ EXAMPLE = Elsewhere("tests/docs/test_docs.py::test_the_worked_example_of_a_rebas
 BISECT = Elsewhere(
     "tests/integration/rebase/test_bisect.py::test_bisect_names_the_commit_that_broke_or_moved_an_edit", "bisect"
 )
-LAUNCH = Elsewhere("tests/e2e/test_settings_loaders.py::test_settings_config_flag_under_each_launcher", "accelerate")
-NEW_JOB = Elsewhere("tests/e2e/test_new_job.py::test_new_job_trains_by_the_line_it_printed", "new_job")
-FAMILY = Elsewhere("tests/e2e/test_new_job.py::test_new_job_trains_a_transformer_family", "make_family")
-OWN_JOB = Elsewhere("tests/e2e/test_new_job.py::test_new_job_is_timed_as_a_baseline", "capture_baseline.sh")
+LAUNCH = Elsewhere("tests/e2e/test_settings_loaders.py::test_config_flag_under_each_launcher", "accelerate")
+NEW_JOB = Elsewhere("tests/e2e/test_new_job.py::test_a_job_trains_by_the_printed_line", "new_job")
+FAMILY = Elsewhere("tests/e2e/test_new_job.py::test_a_job_trains_a_transformer_family", "make_family")
+OWN_JOB = Elsewhere("tests/e2e/test_new_job.py::test_a_job_is_timed_as_a_baseline", "capture_baseline.sh")
 SBATCH = Elsewhere(
     "tests/integration/preemption/test_sbatch.py::test_superchip_a_warned_job_leaves_and_is_queued_again",
     "gh200.sbatch",
@@ -147,7 +147,7 @@ COMMANDS: dict[str, How] = {
     "python -m gh200_lab.bench ramp": Elsewhere(f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"),
     "pytest tests/unit/ramp -k bf16_sums": Run(at_root=True, more=" --collect-only -q"),
     "python -m gh200_lab.bench.ramp_study --output docs/ramp_study.png": Elsewhere(
-        "tests/integration/ramp/test_noise_schedule.py::test_ramp_measured_study_draws_its_plot",
+        "tests/integration/ramp/test_noise_schedule.py::test_study_draws_its_plot",
         "gh200_lab.bench.ramp_study",
     ),
     ".venv/bin/python -m gh200_lab.bench step": Run(

@@ -1,4 +1,4 @@
-"""What goes wrong between ranks and at a shared disk, in real trainings: said in time, by name, with nothing lost."""
+"""What goes wrong between ranks and at a shared disk, in real trainings: reported in time, by name, with nothing lost."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> Lab:
 
 
 @pytest.mark.parametrize(
-    ("second", "said"),
+    ("second", "message"),
     [
         ({"seed": 43}, "seed: 42 for rank 0"),
         ({"gh200_optimizations": None}, "nothing was heard of rank 1 for"),
     ],
     ids=["another value", "no key of ours"],
 )
-def test_superchip_ranks_with_different_configs_end_before_training(
-    lab: Lab, forked: Preloaded, second: Any, said: str
+def test_ranks_with_different_configs_end_before_training(
+    lab: Lab, forked: Preloaded, second: Any, message: str
 ) -> None:
     config = lab.config("off", gh200_optimizations=ASKED, **STEPS)
     config["datasets"][0] |= {"instance_data_dir": str(lab.directory / "images"), "repeats": 0}
@@ -50,10 +50,10 @@ def test_superchip_ranks_with_different_configs_end_before_training(
     orders = {"configs": {"1": str(lab.directory / "second.json")}}
     run = lab.run("different", config, launcher=Preloaded(place=forked.place, ranks=2), orders=orders)
     assert run.code == 1 and run.trace == []
-    assert said in run.text, run.text[-3000:]
+    assert message in run.text, run.text[-3000:]
 
 
-def test_superchip_a_rank_that_never_comes_ends_the_others_within_the_timeout(lab: Lab) -> None:
+def test_a_rank_that_never_comes_ends_the_others_within_the_timeout(lab: Lab) -> None:
     """Started by hand as the first of two; upstream's own variable says how long it waits."""
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29567"}
     variables = place | {"SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS": "10"}
@@ -88,9 +88,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         subprocess.run(["umount", str(directory)], check=True)
 
 
-def test_superchip_a_full_disk_at_the_checkpoint_is_named_and_the_run_goes_on_when_there_is_room(
-    lab: Lab, disk: Disk
-) -> None:
+def test_a_full_disk_at_the_checkpoint_is_named_and_the_run_goes_on_with_free_space(lab: Lab, disk: Disk) -> None:
     asked: dict[str, Any] = {"output_dir": str(disk.directory), "gh200_optimizations": ASKED, **STEPS}
     assert lab.watched("warm-up", **STEPS | {"max_train_steps": 1}).code == 0
     whole = lab.watched("whole", **asked)

@@ -41,10 +41,10 @@ def test_settings_mistake_is_one_error_and_no_other_config_is_trained(
     mistake: str, way: str, results: dict[str, dict[str, Any]]
 ) -> None:
     result, key = results[f"{mistake}-{way}"], MISTAKES[mistake][1]
-    told = f"{result['output']}\n{result['message']}"
-    assert result["exit"] in (1, 2) and key in told, told[-3000:]
+    reported = f"{result['output']}\n{result['message']}"
+    assert result["exit"] in (1, 2) and key in reported, reported[-3000:]
     assert result["exit"] == 2 or result["error"], "train.py ends with 2, a call raises"
     assert not result["runtime"] and result["max_train_steps"] is None and "other" not in result["written"]
     if not result["error"]:
-        assert sum(result["output"].count(line) for line in FIRST_LINES) == 1, told[-3000:]
+        assert sum(result["output"].count(line) for line in FIRST_LINES) == 1, reported[-3000:]
         assert key in result["output"][max(result["output"].find(line) for line in FIRST_LINES) :]

@@ -55,7 +55,7 @@ def trained(root: Path, *words: str, by_simpletuner: bool = False) -> dict[str, 
     run = subprocess.run(line, cwd=root, env=variables(), capture_output=True, text=True)
     assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
     assert list((root / "jobs/job/output").rglob("pytorch_lora_weights.safetensors")), run.stdout[-2000:]
-    # Upstream drops in silence: every image that is said to be used has a latent of its own.
+    # Upstream drops in silence: every image that is reported as used has a latent of its own.
     images = int(done.stdout.split()[0])
     assert len(list((root / "jobs/job/cache/vae").rglob("*.pt"))) == images
     return dict(json.loads((root / "jobs/job/config.json").read_text(encoding="utf-8")))
@@ -121,11 +121,11 @@ def table(directory: Path) -> None:
     [forty, *(pytest.param(make, marks=MORE) for make in (three, sixty_shapes, namesakes, uncaptioned, table))],
     ids=lambda make: make.__name__,
 )
-def test_new_job_trains_by_the_line_it_printed(root: Path, make: Callable[[Path], None]) -> None:
+def test_a_job_trains_by_the_printed_line(root: Path, make: Callable[[Path], None]) -> None:
     check_trains(root, make)
 
 
-def test_new_job_trains_by_simpletuner_train(root: Path) -> None:
+def test_a_job_trains_by_simpletuner_train(root: Path) -> None:
     check_trains(root, mixed, by_simpletuner=True)
 
 
@@ -139,7 +139,7 @@ def check_trains(root: Path, make: Callable[[Path], None], by_simpletuner: bool 
 
 
 @pytest.mark.slow(reason="a cold training")
-def test_new_job_trains_a_transformer_family(root: Path) -> None:
+def test_a_job_trains_a_transformer_family(root: Path) -> None:
     make_family("sd3", root / "sd3")
     make_images(root / "images", 4, [(64, 64)])
     done = new_job(root, "images", "--model", "sd3", "--steps", "3", "--checkpoint-every", "3")
@@ -151,7 +151,7 @@ def test_new_job_trains_a_transformer_family(root: Path) -> None:
     assert list((root / "jobs/job/output").glob("pytorch_lora*.safetensors"))
 
 
-def test_new_job_writes_only_keys_upstream_has(root: Path, forked: Preloaded) -> None:
+def test_writes_only_keys_upstream_has(root: Path, forked: Preloaded) -> None:
     """Preflight is part of it, with the real parser's keys; a training that could not start is rejected by it."""
     forty(root / "images")
     assert new_job(root, "images", "--model", "model").returncode == 0
@@ -173,12 +173,12 @@ def started(root: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def test_new_job_several_at_once_make_one_job_of_a_name(root: Path) -> None:
+def test_concurrent_commands_make_one_job_of_a_name(root: Path) -> None:
     forty(root / "images")
     ran = [started(root, "images", "--name", "same") for _ in range(3)] + [started(root, "images") for _ in range(2)]
-    said = [process.communicate()[1] for process in ran]
-    assert sorted(process.returncode for process in ran) == [0, 0, 0, 2, 2], said
-    assert sum("There is a job of that name; nothing of it was changed." in text for text in said) == 2, said
+    messages = [process.communicate()[1] for process in ran]
+    assert sorted(process.returncode for process in ran) == [0, 0, 0, 2, 2], messages
+    assert sum("There is a job of that name; nothing of it was changed." in text for text in messages) == 2, messages
     assert sorted(path.name for path in (root / "jobs").iterdir()) == ["images", "images-2", "same"]
     for path in (root / "jobs").iterdir():
         assert json.loads((path / "config.json").read_text())["output_dir"] == f"jobs/{path.name}/output"
@@ -186,15 +186,15 @@ def test_new_job_several_at_once_make_one_job_of_a_name(root: Path) -> None:
 
 @pytest.mark.slow(reason="kills 36 processes, each at another moment")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_new_job_that_is_ended_makes_a_whole_job_or_none(root: Path, number: signal.Signals) -> None:
+def test_an_ended_command_makes_a_whole_job_or_none(root: Path, number: signal.Signals) -> None:
     make_images(root / "images", 200, [(64, 64)])
     (root / "images/broken.png").write_text("links are made")
     for pause in range(12):
         process = started(root, "images", "--name", "job")
         time.sleep(0.3 * pause)
         process.send_signal(number)
-        said = process.communicate()[1]
-        assert "Traceback" not in said or "KeyboardInterrupt" in said.splitlines()[-1], said
+        message = process.communicate()[1]
+        assert "Traceback" not in message or "KeyboardInterrupt" in message.splitlines()[-1], message
         if (job := root / "jobs/job").exists():
             assert len(list((job / "images").glob("*.png"))) == 200 and json.loads((job / "config.json").read_text())
             shutil.rmtree(job)
@@ -230,7 +230,7 @@ def test_a_new_job_that_runs_is_not_started_again_beside_itself(root: Path) -> N
 
 
 @pytest.mark.slow(reason="two cold trainings of 20 steps")
-def test_new_job_is_timed_as_a_baseline(root: Path) -> None:
+def test_a_job_is_timed_as_a_baseline(root: Path) -> None:
     make_images(root / "images", 4, [(64, 64)])
     assert new_job(root, "images", "--model", "model", "--steps", "40").returncode == 0
     script = ["bash", str(tiny.ROOT / "scripts/capture_baseline.sh"), "--config", "jobs/job/config.json"]

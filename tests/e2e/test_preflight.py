@@ -29,7 +29,7 @@ REJECTED = {
 }
 
 
-def test_preflight_knows_upstreams_keys_since_the_fork_was_built() -> None:
+def test_knows_upstreams_keys_since_the_fork_was_built() -> None:
     package = package_of_upstream()
     assert package == tiny.FORK / "simpletuner" and place_of_record(package).is_file()
     known, why = upstream_record(False, lambda text: None)
@@ -43,7 +43,7 @@ def test_preflight_knows_upstreams_keys_since_the_fork_was_built() -> None:
     assert len(subprocess.run(asked, cwd=tiny.FORK, capture_output=True).stdout.splitlines()) == 2
 
 
-def test_preflight_accepts_every_key_of_upstreams_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepts_every_key_of_upstreams_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tiny.FORK)
     wrong: dict[str, list[str]] = {}
     seen = 0
@@ -51,14 +51,14 @@ def test_preflight_accepts_every_key_of_upstreams_examples(monkeypatch: pytest.M
         if path.parent.name in REJECTED:
             continue
         seen += 1
-        # Directories and files of datasets that are not on this machine are told truly; everything else must be accepted.
+        # Directories and files of datasets that are not on this machine are problems; everything else must be accepted.
         found = [text for text in preflight(path, loaded_config(path)).problems if "does not exist" not in text]
         if found := [text for text in found if "No such file" not in text]:
             wrong[path.parent.name] = found
     assert not wrong and seen > 50
 
 
-def test_preflight_takes_no_field_of_upstreams_datasets_for_a_typo() -> None:
+def test_takes_no_field_of_upstreams_datasets_for_a_typo() -> None:
     known, why = upstream_record(False, lambda text: None)
     assert known is not None, why
     sources = (tiny.FORK / "simpletuner/helpers/data_backend/config").glob("*.py")
@@ -68,7 +68,7 @@ def test_preflight_takes_no_field_of_upstreams_datasets_for_a_typo() -> None:
 
 
 @pytest.mark.slow(reason="compares 18,000 buckets in a cold process")
-def test_preflight_buckets_equal_upstreams(tmp_path: Path) -> None:
+def test_buckets_equal_upstreams(tmp_path: Path) -> None:
     draw = random.Random(17)
     sizes = [(draw.randint(48, 4000), draw.randint(48, 4000)) for _ in range(2000)]
     sizes += [(edge, edge) for edge in (64, 512, 1000, 1024)]

@@ -148,7 +148,7 @@ def validated_steps(output: Path) -> set[int]:
     return {int(path.name.split("_")[1]) for path in (output / "validation_images").glob("step_*.png")}
 
 
-def test_switched_off_the_fork_gives_upstreams_bits(lab: Lab) -> None:
+def test_switched_off_the_fork_is_bit_identical_to_upstream(lab: Lab) -> None:
     plain = {"gradient_accumulation_steps": 3, "max_train_steps": 5}
     fork = lab.watched("off", gh200_optimizations={"enable_batch_size_rampup": False}, **plain)
     upstream = lab.watched("upstream", tree=PRISTINE, **plain)

@@ -104,16 +104,16 @@ def _plain(result: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", LAUNCH_METHODS)
-def test_settings_are_the_same_whichever_way_they_come(way: str, results: dict[str, dict[str, Any]]) -> None:
-    told = _plain(results[f"good-{way}"])
-    assert told == _plain(results["good-trainer-dict"])
-    assert told["values"]["gh200_optimizations.uvm_access_pattern"] == "balanced"
-    assert told["values"]["cache_config.cache_dir"] == "cache/gh 200"
-    assert told["values"]["gh200_optimizations.initial_effective_batch_size"] == 4
+def test_settings_are_the_same_by_every_loader(way: str, results: dict[str, dict[str, Any]]) -> None:
+    loaded = _plain(results[f"good-{way}"])
+    assert loaded == _plain(results["good-trainer-dict"])
+    assert loaded["values"]["gh200_optimizations.uvm_access_pattern"] == "balanced"
+    assert loaded["values"]["cache_config.cache_dir"] == "cache/gh 200"
+    assert loaded["values"]["gh200_optimizations.initial_effective_batch_size"] == 4
 
 
 @pytest.mark.parametrize("way", LAUNCH_METHODS)
-def test_settings_typo_stops_every_way_before_models_load(way: str, results: dict[str, dict[str, Any]]) -> None:
+def test_a_typo_stops_every_loader_before_models_load(way: str, results: dict[str, dict[str, Any]]) -> None:
     result = results[f"typo-{way}"]
     # Preflight may name the missing model too, before anything is loaded; nothing ever asks a hub for it.
     assert "HTTP" not in result["output"] and "Loading" not in result["output"].split("GH200 settings: 1 problem")[-1]
@@ -122,22 +122,22 @@ def test_settings_typo_stops_every_way_before_models_load(way: str, results: dic
         assert result["error"] == "SettingsError" and "enable_uvm_hints" in result["message"]
         return
     assert result["exit"] == 2
-    told = result["output"].strip().splitlines()[-8:]
+    last = result["output"].strip().splitlines()[-8:]
     first = "This training cannot work" if "config-flag" in way else "GH200 settings: 1 problem"
-    assert any(first in line for line in told), told
-    assert any('Did you mean "enable_uvm_hints"?' in line for line in told), told
+    assert any(first in line for line in last), last
+    assert any('Did you mean "enable_uvm_hints"?' in line for line in last), last
     assert "Traceback" not in result["output"]
 
 
 @pytest.mark.parametrize(("name", "file"), [("missing", "absent.json"), ("binary", "my.json")])
-def test_settings_file_that_cannot_be_used_is_never_replaced(name: str, file: str, results: dict[str, Any]) -> None:
+def test_an_unusable_file_is_never_replaced(name: str, file: str, results: dict[str, Any]) -> None:
     result = results[name]
     assert result["exit"] == 2 and result["written"] == []
     tail = "\n".join(result["output"].strip().splitlines()[-4:])
     assert file in tail and "fix:" in tail and "Traceback" not in result["output"]
 
 
-def test_settings_flags_win_over_the_file(results: dict[str, dict[str, Any]]) -> None:
+def test_flags_win_over_the_file(results: dict[str, dict[str, Any]]) -> None:
     result = results["override"]
     values = result["runtime"]["values"]
     assert result["max_train_steps"] == 7
@@ -146,17 +146,17 @@ def test_settings_flags_win_over_the_file(results: dict[str, dict[str, Any]]) ->
     assert values["gh200_optimizations.uvm_access_pattern"]["origin"] == "config file my.json"
 
 
-def test_settings_ten_megabytes_of_inline_datasets(results: dict[str, dict[str, Any]]) -> None:
+def test_ten_megabytes_of_inline_datasets(results: dict[str, dict[str, Any]]) -> None:
     result = results["big"]
     assert result["datasets"] == len(BIG["datasets"]), result["output"][-3000:]
     assert [item for item in result["written"] if item.startswith("gh200-")] == []
 
 
-def test_settings_inline_and_file_say_which_to_remove(results: dict[str, dict[str, Any]]) -> None:
+def test_inline_and_file_say_which_to_remove(results: dict[str, dict[str, Any]]) -> None:
     assert results["both"]["exit"] == 2 and "remove one of the two" in results["both"]["output"]
 
 
-def test_settings_absent_leave_upstream_alone(results: dict[str, dict[str, Any]]) -> None:
+def test_absent_settings_leave_upstream_alone(results: dict[str, dict[str, Any]]) -> None:
     assert results["off"]["runtime"] == {} and "GH200" not in results["off"]["output"]
     for name in ("off", *(f"good-{way}" for way in LAUNCH_METHODS if way != "sdk-job")):
         assert len(results[name]["attributes"]) > 100
@@ -164,7 +164,7 @@ def test_settings_absent_leave_upstream_alone(results: dict[str, dict[str, Any]]
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_settings_sizes_mean_to_the_ramp_command_what_they_mean_to_training(name: str, results: dict[str, Any]) -> None:
+def test_sizes_mean_to_the_ramp_command_what_they_mean_to_training(name: str, results: dict[str, Any]) -> None:
     result, (_, taken) = results[name], SIZES[name]
     assert bool(result["runtime"]) is taken, result["output"][-3000:]
     try:
@@ -189,7 +189,7 @@ LAUNCHERS = {
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_settings_config_flag_under_each_launcher(launcher: str, tmp_path: Path) -> None:
+def test_config_flag_under_each_launcher(launcher: str, tmp_path: Path) -> None:
     command, code = LAUNCHERS[launcher]
     json_flag(tmp_path, TYPO)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -209,7 +209,7 @@ def test_settings_config_flag_under_each_launcher(launcher: str, tmp_path: Path)
     assert {item.name for item in tmp_path.iterdir()} - {"debug.log"} == {"my.json"}
 
 
-def test_settings_long_blocks_reach_the_child_of_a_job(tmp_path: Path, forked: Preloaded) -> None:
+def test_long_blocks_reach_the_child_of_a_job(tmp_path: Path, forked: Preloaded) -> None:
     """The SDK rebuilds a command line for a child process; 10 MB do not fit into one."""
     without = {key: value for key, value in UPSTREAM.items() if key != "data_backend_config"}
     config = {**without, **BIG, "accelerate_extra_args": "--cpu"}

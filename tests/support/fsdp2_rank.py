@@ -64,7 +64,7 @@ def sharded() -> dict[str, Any]:
                 optimizer.zero_grad()
     weights = [whole(weight) for weight in network.parameters()]
     kind = accelerator.distributed_type.value
-    answer = {"kind": kind, "held": held(network.parameters()), "gradients": gradients, "weights": weights}
+    answer = {"kind": kind, "parameters": held(network.parameters()), "gradients": gradients, "weights": weights}
     accelerator.end_training()
     return answer
 

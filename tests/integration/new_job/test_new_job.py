@@ -45,7 +45,7 @@ def made(directory: Path, *words: str) -> dict[str, Any]:
     return dict(json.loads((root / "jobs/job/config.json").read_text()))
 
 
-def test_new_job_from_three_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_from_three_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = made(job_inputs.images(tmp_path / "images", [(64, 64), (200, 64), (64, 200)]), "--steps", "8")
     entry = config["datasets"][0]
     assert config["model_family"] == "sdxl" and config["pretrained_vae_model_name_or_path"] == "model"
@@ -53,11 +53,11 @@ def test_new_job_from_three_images(tmp_path: Path, capsys: pytest.CaptureFixture
     assert config["gh200_optimizations"]["target_effective_batch_size"] == 4 and entry["repeats"] == 3
     assert config["report_to"] == "simpletuner" and config["validation_prompt"] == "an image 0"
     assert config["enable_multiprocessing"] is True and config["$schema"] == "../../docs/gh200_config.schema.json"
-    said = capsys.readouterr().out
-    assert said.rstrip().endswith("train.py --config jobs/job/config.json")
+    output = capsys.readouterr().out
+    assert output.rstrip().endswith("train.py --config jobs/job/config.json")
 
 
-def test_new_job_keeps_the_three_shapes_of_forty_images(tmp_path: Path) -> None:
+def test_keeps_the_three_shapes_of_forty_images(tmp_path: Path) -> None:
     sizes = [(512, 512)] * 20 + [(768, 512)] * 15 + [(512, 768)] * 5
     config = made(job_inputs.images(tmp_path / "images", sizes), "--resolution", "512")
     entry = config["datasets"][0]
@@ -65,20 +65,20 @@ def test_new_job_keeps_the_three_shapes_of_forty_images(tmp_path: Path) -> None:
     assert config["max_train_steps"] == 500
 
 
-def test_new_job_keeps_sixty_shapes_and_repeats_all_images(tmp_path: Path) -> None:
+def test_keeps_sixty_shapes_and_repeats_all_images(tmp_path: Path) -> None:
     sizes = [(256 + 8 * (number % 60), 512) for number in range(240)]
     config = made(job_inputs.images(tmp_path / "images", sizes), "--resolution", "512", "--effective-batch", "512")
     entry = config["datasets"][0]
     assert not entry["crop"] and "crop_aspect_buckets" not in entry and entry["repeats"] > 9
 
 
-def test_new_job_without_captions_uses_one_sentence(tmp_path: Path) -> None:
+def test_without_captions_uses_one_sentence(tmp_path: Path) -> None:
     directory = job_inputs.images(tmp_path / "my_cat", [(64, 64)] * 3, caption=None)
     entry = made(directory)["datasets"][0]
     assert entry["caption_strategy"] == "instanceprompt" and entry["instance_prompt"] == "my cat"
 
 
-def test_new_job_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 4)
     job_inputs.image(directory / "ink.jpg", mode="CMYK", caption="ink")
     job_inputs.image(directory / "deep.png", mode="I;16", caption="deep")
@@ -91,7 +91,7 @@ def test_new_job_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: 
     (directory / "cut.jpg").write_bytes((directory / "cut.jpg").read_bytes()[:-60])
     before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
     entry = made(directory)["datasets"][0]
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         "empty.png is empty",
         "broken.jpg is no image",
@@ -99,14 +99,14 @@ def test_new_job_leaves_out_by_name_what_cannot_be_used(tmp_path: Path, capsys: 
         "clip.mp4 is a video",
         "cut.jpg is damaged",
     ):
-        assert f"left out: {words}" in said
+        assert f"left out: {words}" in output
     linked = {path.name for path in (tmp_path / entry["instance_data_dir"]).iterdir() if path.suffix != ".txt"}
     assert linked == {"000.png", "001.png", "002.png", "003.png", "ink.jpg", "deep.png", "moving.gif"}
     assert (tmp_path / entry["instance_data_dir"] / "ink.txt").read_text() == "ink"
     assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
 
 
-def test_new_job_with_some_captions_names_the_others_or_gives_them_one(
+def test_with_some_captions_names_the_others_or_gives_them_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 3)
@@ -133,7 +133,7 @@ def test_new_job_with_some_captions_names_the_others_or_gives_them_one(
     assert (tmp_path / "jobs/b/images/wordless.txt").read_text() == "all"
 
 
-def test_new_job_reads_captions_from_one_parquet(tmp_path: Path) -> None:
+def test_reads_captions_from_one_parquet(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -146,7 +146,7 @@ def test_new_job_reads_captions_from_one_parquet(tmp_path: Path) -> None:
     assert not (images / "002.png").exists() and not list(directory.glob("*.txt"))
 
 
-def test_new_job_takes_spaces_umlauts_and_nested_directories(tmp_path: Path) -> None:
+def test_takes_spaces_umlauts_and_nested_directories(tmp_path: Path) -> None:
     directory = tmp_path / "Ünser Ördner"
     job_inputs.image(directory / "Ö ne" / "bild eins.png", caption="größe")
     job_inputs.image(directory / "b" / "c" / "zwei.png", caption="zwei")
@@ -159,7 +159,7 @@ def test_new_job_takes_spaces_umlauts_and_nested_directories(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["empty"], "There is no image"), (["nowhere"], "does not exist"),
         (["images", "--model", "models/x"], "The model does not exist"), (["images", "--family", "sdxxl"], 'Did you mean "sdxl"'),
@@ -169,25 +169,25 @@ def test_new_job_takes_spaces_umlauts_and_nested_directories(tmp_path: Path) -> 
         (["images", "--name", "../a"], "cannot be the name"), (["images", "--name", "taken"], "nothing of it was changed"),
     ],
 )  # fmt: skip
-def test_new_job_ends_in_one_clear_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+def test_ends_in_one_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "jobs/taken").mkdir(parents=True)
     job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     assert new_job.main(["--root", str(tmp_path), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["taken"]
 
 
-def test_new_job_never_writes_over_a_job_and_finds_a_free_name(tmp_path: Path) -> None:
+def test_never_writes_over_a_job_and_finds_a_free_name(tmp_path: Path) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     for _ in range(2):
         assert new_job.main([str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path)]) == 0
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["images", "images-2"]
 
 
-def test_new_job_leaves_nothing_when_it_cannot_be_written(
+def test_leaves_nothing_when_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
@@ -199,7 +199,7 @@ def test_new_job_leaves_nothing_when_it_cannot_be_written(
     assert "No space left" in capsys.readouterr().err and not list((tmp_path / "jobs").iterdir())
 
 
-def test_new_job_for_another_family(tmp_path: Path) -> None:
+def test_a_job_for_another_family(tmp_path: Path) -> None:
     job_inputs.model(tmp_path / "m3", "StableDiffusion3Pipeline", "transformer")
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     words = [str(directory), "--model", str(tmp_path / "m3"), "--name", "l", "--root", str(tmp_path)]
@@ -209,7 +209,7 @@ def test_new_job_for_another_family(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".caption", ".TXT"])
-def test_new_job_reads_captions_of_other_tools(tmp_path: Path, suffix: str) -> None:
+def test_reads_captions_of_other_tools(tmp_path: Path, suffix: str) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 3, caption=None)
     for number in range(3):
         (directory / f"00{number}{suffix}").write_text(f"eins {number}\n")
@@ -220,7 +220,7 @@ def test_new_job_reads_captions_of_other_tools(tmp_path: Path, suffix: str) -> N
 
 
 @pytest.mark.parametrize("name", ["metadata.jsonl", "metadata.csv"])
-def test_new_job_reads_captions_from_a_table_of_lines(tmp_path: Path, name: str) -> None:
+def test_reads_captions_from_a_table_of_lines(tmp_path: Path, name: str) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2, caption=None)
     rows = ['{"file_name": "000.png", "text": "null"}', '{"file_name": "001.png", "text": "eins"}']
     text = "\n".join(rows) if name.endswith("jsonl") else 'file_name,text\n000.png,null\n001.png,"eins"\n'
@@ -229,7 +229,7 @@ def test_new_job_reads_captions_from_a_table_of_lines(tmp_path: Path, name: str)
     assert {path.name: path.read_text() for path in images.glob("*.txt")} == {"000.txt": "null", "001.txt": "eins"}
 
 
-def test_new_job_names_captions_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_captions_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 3)
     (directory / "001.txt").write_bytes("café".encode("latin-1"))
     made(directory)
@@ -240,9 +240,7 @@ def test_new_job_names_captions_that_are_not_utf8(tmp_path: Path, capsys: pytest
     assert "No caption can be read." in capsys.readouterr().err
 
 
-def test_new_job_leaves_out_an_image_that_would_share_a_latent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_leaves_out_an_image_that_would_share_a_latent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Upstream names a latent after the image without its suffix: two would share one, in silence."""
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     job_inputs.image(directory / "000.jpg", (128, 64))
@@ -253,19 +251,19 @@ def test_new_job_leaves_out_an_image_that_would_share_a_latent(
     assert (images / "000.txt").read_text() == "an image 0"
 
 
-def test_new_job_leaves_out_names_no_config_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_leaves_out_names_no_config_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     (directory / os.fsdecode(b"\xff.png")).write_bytes((directory / "000.png").read_bytes())
     (directory / os.fsdecode(b"\xff.mp4")).touch()
     made(directory)
-    said = capsys.readouterr().out
-    assert "left out: \\xff.png has a name that is not UTF-8" in said and "\\xff.mp4 is a video" in said
+    output = capsys.readouterr().out
+    assert "left out: \\xff.png has a name that is not UTF-8" in output and "\\xff.mp4 is a video" in output
     (tmp_path / os.fsdecode(b"b\xff")).mkdir()
     assert new_job.main([os.fsdecode(b"b\xff"), "--root", str(tmp_path)]) == 2
     assert "name is not UTF-8" in capsys.readouterr().err
 
 
-def test_new_job_whose_name_is_taken_meanwhile_is_rejected_or_takes_the_next(
+def test_a_name_taken_meanwhile_is_rejected_or_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
@@ -292,39 +290,41 @@ def test_new_job_whose_name_is_taken_meanwhile_is_rejected_or_takes_the_next(
     assert json.loads((tmp_path / "jobs/images-2/config.json").read_text())["output_dir"] == "jobs/images-2/output"
 
 
-def test_new_job_of_an_earlier_jobs_name_does_not_get_its_buckets(tmp_path: Path) -> None:
+def test_an_earlier_job_of_the_name_keeps_its_buckets(tmp_path: Path) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     (directory / "aspect_ratio_bucket_indices_job.json").write_text("{}")
     config = made(directory)
     assert config["datasets"][0]["id"] == "job-2" and config["output_dir"] == "jobs/job/output"
 
 
-def test_new_job_that_could_not_work_is_not_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_could_not_work_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     words = [str(directory), "--model", str(tmp_path / "model"), "--root", str(tmp_path), "--name", "job"]
     assert new_job.main([*words, "--vae", "models/none"]) == 2
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert (
-        "No job was made" in said and "models/none does not exist" in said and not list((tmp_path / "jobs").iterdir())
+        "No job was made" in message
+        and "models/none does not exist" in message
+        and not list((tmp_path / "jobs").iterdir())
     )
     assert new_job.main(words) == 0
 
 
 @pytest.mark.parametrize("words", ["--resolution=8", "--resolution=100000", "--steps=0", "--processes=two"])
-def test_new_job_rejects_a_number_that_cannot_be_meant(tmp_path: Path, words: str) -> None:
+def test_rejects_a_number_that_cannot_be_meant(tmp_path: Path, words: str) -> None:
     with pytest.raises(SystemExit) as ended:
         new_job.main([str(tmp_path), words])
     assert ended.value.code == 2
 
 
-def test_new_job_of_a_few_steps_has_the_batch_it_says(tmp_path: Path) -> None:
+def test_a_job_of_a_few_steps_has_the_batch_it_says(tmp_path: Path) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)])
     config = made(directory, "--steps", "1")
     assert "target_effective_batch_size" not in config["gh200_optimizations"]
     assert config["gradient_accumulation_steps"] == 4 and config["datasets"][0]["repeats"] == 3
 
 
-def test_new_job_takes_a_vae_from_where_the_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_takes_a_vae_from_where_the_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     (tmp_path / "place" / "own vae").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "place")
@@ -332,7 +332,7 @@ def test_new_job_takes_a_vae_from_where_the_command_was_typed(tmp_path: Path, mo
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_new_job_links_to_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+def test_links_to_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     directory = job_inputs.images(tmp_path / "images", [(64, 64)] * 2)
     directory.chmod(0o555)
     assert made(directory)["datasets"][0]["instance_data_dir"] == "jobs/job/images"

@@ -69,7 +69,7 @@ def test_a_config_that_trains_passes_preflight(tmp_path: Path) -> None:
     assert report.facts["told"]["data one"] == "3 images in 1 bucket, 3 samples an epoch"
 
 
-def test_preflight_names_everything_wrong_at_once(tmp_path: Path) -> None:
+def test_names_everything_wrong_at_once(tmp_path: Path) -> None:
     made = config(
         tmp_path, [(64, 64)] * 3, optimizer="adamww", learning_rtae=1e-4, train_batch_size="two", num_train_epochs=2,
         pretrained_model_name_or_path="models/not-there", report_to="tensorbord",
@@ -103,12 +103,12 @@ def test_preflight_names_everything_wrong_at_once(tmp_path: Path) -> None:
         ("$schema", "x.json", False), ("gh200_optimizations", {}, False),
     ],
 )  # fmt: skip
-def test_preflight_reads_a_value_as_upstream_does(key: str, value: object, wrong: bool) -> None:
+def test_reads_a_value_as_upstream_does(key: str, value: object, wrong: bool) -> None:
     found, _ = key_problems({key: value}, job_inputs.upstream())
     assert [problem.path for problem in found if problem.path == key.lstrip("-")] == [key] * wrong
 
 
-def test_preflight_knows_what_upstream_takes_for_short_and_cannot_do_without() -> None:
+def test_knows_what_upstream_takes_for_short_and_cannot_do_without() -> None:
     found, notes = key_problems({"learning": 1}, job_inputs.upstream())
     assert notes == ['"learning" is taken as the short form of "learning_rate"']
     missing = [problem.path for problem in found]
@@ -117,20 +117,20 @@ def test_preflight_knows_what_upstream_takes_for_short_and_cannot_do_without() -
     assert "data_backend_config" not in [problem.path for problem in again]
 
 
-def test_preflight_rejects_keys_that_stop_upstream_together() -> None:
+def test_rejects_keys_that_stop_upstream_together() -> None:
     made = {"optimizer": "adamw_bf16", "mixed_precision": "no", "num_train_epochs": 1}
     assert "needs" in str(next(combination_problems(made, job_inputs.upstream())))
     assert "64000 pixels" in str(next(combination_problems({"validation_resolution": 64}, job_inputs.upstream())))
     assert "nothing would be trained" in str(next(combination_problems({"num_train_epochs": 0}, job_inputs.upstream())))
 
 
-def test_preflight_finds_a_typo_in_a_dataset() -> None:
+def test_finds_a_typo_in_a_dataset() -> None:
     entry = {"id": "a", "repeat": 3, "instance_data_dirs": "x", "my_own_note": 1, "disable": False}
     found = [problem.path for problem in dataset_key_problems([entry], job_inputs.upstream())]
     assert found == ["datasets[0].repeat", "datasets[0].instance_data_dirs"]
 
 
-def test_preflight_names_the_bucket_the_window_and_the_fix(tmp_path: Path) -> None:
+def test_names_the_bucket_the_window_and_the_fix(tmp_path: Path) -> None:
     """The issue's own case: three shapes, and a ramp whose largest window the smallest bucket cannot fill."""
     sizes = [(64, 64)] * 20 + [(128, 64)] * 15 + [(64, 128)] * 5
     made = config(
@@ -149,7 +149,7 @@ def test_preflight_names_the_bucket_the_window_and_the_fix(tmp_path: Path) -> No
     )
 
 
-def test_preflight_judges_plain_accumulation_too(tmp_path: Path) -> None:
+def test_judges_plain_accumulation_too(tmp_path: Path) -> None:
     made = config(tmp_path, [(64, 64)] * 3, gradient_accumulation_steps=4)
     (text,) = problems(made)
     assert text.startswith("gradient_accumulation_steps:") and "to 3 or less" in text
@@ -158,7 +158,7 @@ def test_preflight_judges_plain_accumulation_too(tmp_path: Path) -> None:
     ]
 
 
-def test_preflight_uses_the_buckets_upstream_kept(tmp_path: Path) -> None:
+def test_uses_the_buckets_upstream_kept(tmp_path: Path) -> None:
     made = config(tmp_path, [(64, 64)] * 4)
     images = tmp_path / "images"
     kept = {"9.0": [str(images / "000.png"), str(images / "001.png"), str(images / "gone.png")]}
@@ -167,7 +167,7 @@ def test_preflight_uses_the_buckets_upstream_kept(tmp_path: Path) -> None:
     assert found is not None and found.buckets == {"1.0": 2, "9.0": 2}
 
 
-def test_preflight_does_not_open_more_images_than_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opens_no_more_images_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = config(tmp_path, [(64, 64)] * 3)
     monkeypatch.setattr("simpletuner.gh200.preflight.samples.MOST_UNKNOWN", 2)
     assert MOST_UNKNOWN == 10_000
@@ -175,7 +175,7 @@ def test_preflight_does_not_open_more_images_than_it_says(tmp_path: Path, monkey
     assert any("3 images have not been seen" in text for text in report.not_checked) and not report.problems
 
 
-def test_preflight_says_where_model_and_vae_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_where_model_and_vae_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = config(tmp_path, [(64, 64)] * 3)
     del made["pretrained_vae_model_name_or_path"]
@@ -193,13 +193,13 @@ def test_preflight_says_where_model_and_vae_come_from(tmp_path: Path, monkeypatc
     assert "is a StableDiffusionXLPipeline: sdxl" in "\n".join(problems(made))
 
 
-def test_preflight_rejects_checkpoints_the_disk_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_checkpoints_the_disk_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "free_disk", lambda directory: 10)
     made = config(tmp_path, [(64, 64)] * 3, checkpoint_step_interval=1)
     assert "6 checkpoints take about" in "\n".join(problems(made))
 
 
-def test_preflight_compares_the_weights_with_the_gpus_memory(tmp_path: Path) -> None:
+def test_compares_the_weights_with_the_gpus_memory(tmp_path: Path) -> None:
     made = config(tmp_path, [(64, 64)] * 3, optimizer="torch-adamw", model_type="full")
 
     def found(gpu: int, **changes: Any) -> tuple[list[str], list[str]]:
@@ -217,7 +217,7 @@ def test_preflight_compares_the_weights_with_the_gpus_memory(tmp_path: Path) -> 
     assert [text for text in found(31, ramtorch="false")[0] if "memory of the GPU" in text]
 
 
-def test_preflight_counts_a_smaller_base_as_smaller(tmp_path: Path) -> None:
+def test_counts_a_smaller_base_as_smaller(tmp_path: Path) -> None:
     weights = Weights(trained=1000, adapted=10)
     sizes = {
         name: memory_of(weights, {"model_type": "lora", "lora_rank": 1, "base_model_precision": name}).weights
@@ -228,14 +228,14 @@ def test_preflight_counts_a_smaller_base_as_smaller(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_preflight_names_images_that_would_share_one_latent(tmp_path: Path) -> None:
+def test_names_images_that_would_share_one_latent(tmp_path: Path) -> None:
     made = config(tmp_path, [(64, 64)] * 3)
     job_inputs.image(tmp_path / "images" / "001.jpg", caption="a")
     (warning,) = check.preflight(Path("job.json"), made, 1, {}).warnings
     assert "one latent" in warning and "001.jpg, 001.png" in warning
 
 
-def test_preflight_lets_one_run_at_a_time_into_an_output_directory(
+def test_lets_one_run_at_a_time_into_an_output_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The other is a process of its own: a killed one holds nothing."""
@@ -258,8 +258,8 @@ def test_preflight_lets_one_run_at_a_time_into_an_output_directory(
         with pytest.raises(SystemExit) as ended:
             startup.take_config_flag()
         assert ended.value.code == 2
-        said = capsys.readouterr().err
-        assert "Another run is at work in this output directory." in said and "Traceback" not in said
+        message = capsys.readouterr().err
+        assert "Another run is at work in this output directory." in message and "Traceback" not in message
     finally:
         other.kill()
         other.wait()
@@ -282,11 +282,11 @@ def test_preflight_lets_one_run_at_a_time_into_an_output_directory(
         (Rules(1.048576, True, True, "closest", (0.67, 1.0, 1.5)), (1920, 1080), "1.54"),
     ],
 )  # fmt: skip
-def test_preflight_buckets_by_upstreams_arithmetic(rules: Rules, size: tuple[int, int], bucket: str) -> None:
+def test_buckets_by_upstreams_arithmetic(rules: Rules, size: tuple[int, int], bucket: str) -> None:
     assert rules.bucket(size) == bucket
 
 
-def test_preflight_takes_a_datasets_own_keys_before_the_configs() -> None:
+def test_takes_a_datasets_own_keys_before_the_configs() -> None:
     rules = rules_of(
         {"resolution": 512, "resolution_type": "pixel_area", "minimum_image_size": 100}, {"resolution": 64}
     )
@@ -295,7 +295,7 @@ def test_preflight_takes_a_datasets_own_keys_before_the_configs() -> None:
     assert Rules(1, True, True, "random").unknown
 
 
-def test_preflight_runs_where_a_key_of_ours_is_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_where_a_key_of_ours_is_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     assert not startup.asked_for({"optimizer": "adamww", "cache_config": None})
     assert startup.asked_for({"cache_config": {}})
@@ -314,8 +314,8 @@ def test_a_training_that_cannot_work_ends_in_preflight_without_a_traceback(
     with pytest.raises(SystemExit) as ended:
         startup.take_config_flag()
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "adamww" in said and '"many"' in said and "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "adamww" in message and '"many"' in message and "Traceback" not in message
 
 
 def test_the_schema_line_does_not_reach_preflight(tmp_path: Path) -> None:
@@ -331,8 +331,8 @@ def test_the_preflight_command_answers_in_json_and_exit_codes(tmp_path: Path) ->
         )  # fmt: skip
 
     done = ran("config/gh200_in_memory_example.json", "--json")
-    told = json.loads(done.stdout)
-    assert done.returncode == 2 and told["ok"] is False and len(told["problems"]) >= 2
+    printed = json.loads(done.stdout)
+    assert done.returncode == 2 and printed["ok"] is False and len(printed["problems"]) >= 2
     closed, end = os.pipe()
     os.close(closed)
     cut = subprocess.run(
@@ -343,9 +343,7 @@ def test_the_preflight_command_answers_in_json_and_exit_codes(tmp_path: Path) ->
     assert ran("config/nowhere.json").returncode == 2 and "Traceback" not in ran("config/nowhere.json").stderr
 
 
-def test_preflight_looks_at_a_thousand_images_without_decoding_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_looks_at_a_thousand_images_without_decoding_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = config(tmp_path, [(64, 64)] * 20)
     monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("an image was decoded"))
     assert problems(made) == []

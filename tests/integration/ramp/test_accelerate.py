@@ -97,8 +97,8 @@ def test_a_change_without_a_new_count_is_what_goes_wrong() -> None:
 
 
 def test_two_ranks() -> None:
-    for told in two_ranks(__file__):
-        worst, sizes = told.splitlines()[-1].split(" ", 1)
+    for output in two_ranks(__file__):
+        worst, sizes = output.splitlines()[-1].split(" ", 1)
         assert float(worst) < 1e-12
         assert sizes == str([2, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8, 8])
 

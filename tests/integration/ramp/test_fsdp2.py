@@ -21,24 +21,24 @@ RANKS = 2
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    told = tmp_path_factory.mktemp("fsdp2") / "told"
+    results = tmp_path_factory.mktemp("fsdp2") / "results"
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={RANKS}"]
     variables = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launch, str(HERE / "fsdp2_rank.py"), str(told)]
+    command = [sys.executable, *launch, str(HERE / "fsdp2_rank.py"), str(results)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(Path(f"{told}.{rank}").read_text()) for rank in range(RANKS)]
+    return [json.loads(Path(f"{results}.{rank}").read_text()) for rank in range(RANKS)]
 
 
-def test_superchip_fsdp2_shards_and_each_rank_holds_half(ranks: list[dict[str, Any]]) -> None:
+def test_shards_and_each_rank_holds_half(ranks: list[dict[str, Any]]) -> None:
     """Without this the rest would pass with DDP, which Accelerate gives CPU ranks by itself."""
     assert [rank["kind"] for rank in ranks] == ["FSDP", "FSDP"]
-    assert all(rank["held"]["shards"] == 6 for rank in ranks)
-    (one, other), (both, _) = ([rank["held"][what] for rank in ranks] for what in ("own", "all"))
+    assert all(rank["parameters"]["shards"] == 6 for rank in ranks)
+    (one, other), (both, _) = ([rank["parameters"][what] for rank in ranks] for what in ("own", "all"))
     assert one + other == both and abs(one - other) <= 0.1 * both
 
 
-def test_superchip_fsdp2_windows_have_the_gradients_of_one_rank(ranks: list[dict[str, Any]]) -> None:
+def test_windows_have_the_gradients_of_one_rank(ranks: list[dict[str, Any]]) -> None:
     alone = one_rank(RANKS)
     assert len(alone["gradients"]) == len(WINDOWS)
     for rank in ranks:

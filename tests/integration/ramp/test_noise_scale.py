@@ -6,6 +6,7 @@ import json
 import logging
 import statistics
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +56,7 @@ def quadratic_windows(seed: int, windows: int, micro_batches: int, batches: list
 
 
 @pytest.mark.parametrize("batches", [[1, 1], [4] * 8, [1, 2, 4, 8]])
-def test_noise_scale_bias_is_below_five_percent(batches: list[int]) -> None:
+def test_bias_is_below_five_percent(batches: list[int]) -> None:
     """1,000 windows, 20 seeds; also where micro-batches are of different sizes."""
     found, covered = [], []
     for seed in range(20):
@@ -70,7 +71,7 @@ def test_noise_scale_bias_is_below_five_percent(batches: list[int]) -> None:
     assert sum(covered) >= 15, "90 % intervals miss more often than they may"
 
 
-def test_noise_scale_without_a_signal_has_no_upper_end() -> None:
+def test_without_a_signal_has_no_upper_end() -> None:
     smoothed = SmoothedNoise()
     for seed in range(40):
         noise = np.random.default_rng(seed).standard_normal((2, 30))
@@ -83,12 +84,12 @@ def test_noise_scale_without_a_signal_has_no_upper_end() -> None:
     assert interval.low > 0.5
 
 
-def test_noise_scale_a_checkpoint_keeps_every_bit() -> None:
+def test_a_checkpoint_is_bit_identical() -> None:
     smoothed = SmoothedNoise()
     for norms in quadratic_windows(3, 20, 4, [2] * 4):
         smoothed = smoothed.with_window(norms)
-    assert SmoothedNoise.from_record(json.loads(json.dumps(smoothed.record()))) == smoothed
-    of_v1 = {**smoothed.record(), "timesteps": [0.0] * 114}
+    assert SmoothedNoise.from_record(json.loads(json.dumps(asdict(smoothed)))) == smoothed
+    of_v1 = {**asdict(smoothed), "timesteps": [0.0] * 114}
     assert SmoothedNoise.from_record(of_v1) == smoothed
 
 
@@ -108,7 +109,7 @@ def expected_norms(gradients: list[torch.Tensor], samples: list[int]) -> WindowN
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_noise_scale_the_meter_sees_every_micro_batch(scaled: bool) -> None:
+def test_the_meter_sees_every_micro_batch(scaled: bool) -> None:
     trainer = Trainer(gradient_accumulation_steps=4)
     trainer.accelerator.gradient_accumulation_steps = 4
     meter = watched(trainer)
@@ -124,12 +125,12 @@ def test_noise_scale_the_meter_sees_every_micro_batch(scaled: bool) -> None:
         if stepped is not None:
             expected = expected.with_window(expected_norms(window, sizes))
             window, sizes = [], []
-    for key, value in expected.record().items():
-        assert meter.noise.record()[key] == pytest.approx(value, rel=1e-9), key
+    for key, value in asdict(expected).items():
+        assert asdict(meter.noise)[key] == pytest.approx(value, rel=1e-9), key
     assert meter.noise.windows == 10
 
 
-def test_noise_scale_measuring_changes_no_bit() -> None:
+def test_measured_training_is_bit_identical() -> None:
     weights = []
     for measured in (False, True):
         trainer = Trainer()
@@ -141,7 +142,7 @@ def test_noise_scale_measuring_changes_no_bit() -> None:
     assert torch.equal(*weights)
 
 
-def test_noise_scale_off_nothing_is_attached() -> None:
+def test_off_attaches_nothing() -> None:
     trainer = Trainer()
     backward = trainer.accelerator.backward
     trainer.build(target_effective_batch_size=4)
@@ -153,7 +154,7 @@ def test_noise_scale_off_nothing_is_attached() -> None:
     assert not trainer.weight()._backward_hooks
 
 
-def test_noise_scale_of_one_micro_batch_on_one_rank_is_not_there_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_micro_batch_on_one_rank_warns_and_measures_nothing(caplog: pytest.LogCaptureFixture) -> None:
     trainer = Trainer()
     meter = watched(trainer)
     for step, row in enumerate(rows(2 * LEAST_WINDOWS), start=1):
@@ -163,7 +164,7 @@ def test_noise_scale_of_one_micro_batch_on_one_rank_is_not_there_and_said(caplog
     assert not any(NAME in values for values in trainer.logged)
 
 
-def test_noise_scale_a_probing_backward_does_not_count() -> None:
+def test_a_probing_backward_does_not_count() -> None:
     """Upstream's autotuner runs one more backward in a micro-batch and throws its gradients away."""
     found = []
     for probes in (False, True):
@@ -177,7 +178,7 @@ def test_noise_scale_a_probing_backward_does_not_count() -> None:
     assert found[0] == found[1]
 
 
-def test_noise_scale_a_window_that_is_not_finite_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_window_that_is_not_finite_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     trainer = Trainer()
     trainer.accelerator.gradient_accumulation_steps = 2
     meter = watched(trainer)
@@ -199,12 +200,12 @@ def test_noise_scale_reaches_trackers_and_run_log(tmp_path: Path, monkeypatch: p
     trainer.accelerator.gradient_accumulation_steps = trainer.config.gradient_accumulation_steps = 3
     for step, row in enumerate(rows(3 * LEAST_WINDOWS * 4), start=1):
         trainer.micro_batch(step, row, batch={"latents": torch.zeros(1, 1)})
-    said = [values for values in trainer.logged if NAME in values]
-    assert len(said) == 3 * LEAST_WINDOWS + 1
+    logged = [values for values in trainer.logged if NAME in values]
+    assert len(logged) == 3 * LEAST_WINDOWS + 1
     last = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
     for name in (NAME, f"{NAME}_low", f"{NAME}_high"):
-        assert last[name.removeprefix("gh200/")] == said[-1][name]
-    assert said[-1][f"{NAME}_low"] < said[-1][NAME] < said[-1][f"{NAME}_high"]
+        assert last[name.removeprefix("gh200/")] == logged[-1][name]
+    assert logged[-1][f"{NAME}_low"] < logged[-1][NAME] < logged[-1][f"{NAME}_high"]
 
 
 @pytest.mark.parametrize(
@@ -217,13 +218,13 @@ def test_noise_scale_reaches_trackers_and_run_log(tmp_path: Path, monkeypatch: p
         ("distillation_method", "dmd"),
     ],
 )
-def test_noise_scale_is_rejected_where_gradients_are_not_whole(key: str, value: object) -> None:
+def test_rejected_where_gradients_are_not_whole(key: str, value: object) -> None:
     with pytest.raises(RampError, match="cannot be measured") as caught:
         watched(Trainer(**{key: value}))
     assert key in caught.value.why
 
 
-def test_noise_scale_settings_follow_the_shape() -> None:
+def test_settings_follow_the_shape() -> None:
     block = {"target_effective_batch_size": 8, "batch_rampup_shape": "measured"}
     settings = read_settings({"gh200_optimizations": block}, {})
     assert settings.optimizations.measure_gradient_noise_scale
@@ -235,10 +236,10 @@ def test_noise_scale_settings_follow_the_shape() -> None:
             read_settings({"gh200_optimizations": block | wrong}, {})
 
 
-def test_noise_scale_of_two_ranks_is_that_of_all_their_micro_batches() -> None:
-    for told in on_two_ranks(__file__):
-        assert float(told["worst"]) < 1e-9
-        assert told["windows"] == 15
+def test_two_ranks_measure_all_their_micro_batches() -> None:
+    for found in on_two_ranks(__file__):
+        assert float(found["worst"]) < 1e-9
+        assert found["windows"] == 15
 
 
 def one_rank() -> None:
@@ -258,8 +259,8 @@ def one_rank() -> None:
         ):
             expected = expected.with_window(expected_norms(window, sizes))
             window, sizes = [], []
-    found = meter.noise.record()
-    worst = max(abs(found[key] / value - 1) for key, value in expected.record().items())
+    found = asdict(meter.noise)
+    worst = max(abs(found[key] / value - 1) for key, value in asdict(expected).items())
     print(json.dumps({"worst": worst, "windows": meter.noise.windows}))
 
 

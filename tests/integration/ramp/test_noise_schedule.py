@@ -39,7 +39,7 @@ def state_tracker() -> Iterator[None]:
 
 
 def noise_of(scale: float, windows: int = 200) -> SmoothedNoise:
-    """As after windows that all said exactly this."""
+    """As after windows that all measured exactly this."""
     noise = SmoothedNoise()
     for _ in range(windows):
         noise = noise.with_window(WindowNorms(2, 1 + scale, 1 + scale / 2, 1.0))
@@ -54,7 +54,7 @@ def ramp(**changes: Any) -> GH200GradientRamp:
 # The rule
 
 
-def test_ramp_measured_opens_with_two_micro_batches_whatever_was_asked() -> None:
+def test_opens_with_two_micro_batches_whatever_was_asked() -> None:
     assert ramp().accumulation_steps(0) == 2
     small = ramp(initial_effective_batch_size=1)
     assert small.accumulation_steps(10_000) == 2
@@ -62,12 +62,12 @@ def test_ramp_measured_opens_with_two_micro_batches_whatever_was_asked() -> None
     assert ramp(initial_effective_batch_size=12).accumulation_steps(0) == 6
 
 
-def test_ramp_measured_doubles_while_it_pays_and_never_passes_the_target() -> None:
+def test_doubles_while_it_pays_and_never_passes_the_target() -> None:
     now, sizes = ramp(), []
     for window in range(1000):
         decision = growth(now, window, noise_of(1000))
         if decision:
-            now = now.grown_to((*now.grown, (window, decision.effective_batch_size)))
+            now = replace(now, grown=(*now.grown, (window, decision.effective_batch_size)))
             sizes.append(decision.effective_batch_size)
     assert sizes == [8, 16, 32, 48]
     places = [now.place_of(start) for start, _ in now.grown]
@@ -78,9 +78,7 @@ def test_ramp_measured_doubles_while_it_pays_and_never_passes_the_target() -> No
 @pytest.mark.parametrize(
     ("scale", "windows", "grows"), [(7.9, 200, False), (8.1, 200, True), (1000, LEAST_WINDOWS - 1, False)]
 )
-def test_ramp_measured_grows_only_when_the_noise_scale_reaches_the_larger_batch(
-    scale: float, windows: int, grows: bool
-) -> None:
+def test_grows_only_when_the_noise_scale_reaches_the_larger_batch(scale: float, windows: int, grows: bool) -> None:
     decision = growth(ramp(), 300, noise_of(scale, windows))
     assert bool(decision) == grows
     if decision:
@@ -90,8 +88,8 @@ def test_ramp_measured_grows_only_when_the_noise_scale_reaches_the_larger_batch(
 
 
 @pytest.mark.parametrize("unit", ["micro_batches", "samples", "steps"])
-def test_ramp_measured_counts_windows_like_any_ramp(unit: str) -> None:
-    grown = ramp(unit=unit).grown_to(((5, 8), (9, 16)))
+def test_measured_windows_count_like_any_ramp(unit: str) -> None:
+    grown = ramp(unit=unit, grown=((5, 8), (9, 16)))
     micro_batch = 0
     for window in range(20):
         assert grown.accumulation_steps(window) == (2 if window < 5 else 4 if window < 9 else 8)
@@ -102,17 +100,17 @@ def test_ramp_measured_counts_windows_like_any_ramp(unit: str) -> None:
     assert grown.most_micro_batches_for(11) == grown.micro_batches_for(9) + 2 * 24
 
 
-def test_ramp_measured_in_samples_goes_on_with_other_processes() -> None:
-    grown = ramp(unit="samples").grown_to(((5, 8), (9, 16)))
+def test_a_ramp_in_samples_goes_on_with_other_processes() -> None:
+    grown = ramp(unit="samples", grown=((5, 8), (9, 16)))
     other = replace(grown, num_processes=2).continued_at(12, grown.samples_for(12), grown.sizes)
     assert other.fingerprint() == replace(grown, num_processes=2).fingerprint()
     assert other.samples_for(12) == grown.samples_for(12)
     assert [other.effective_batch_size(window) for window in (12, 50)] == [16, 16]
-    assert other.grown_to((*grown.grown, (20, 32))).effective_batch_size(21) == 32
+    assert replace(other, grown=(*grown.grown, (20, 32))).effective_batch_size(21) == 32
 
 
 @pytest.mark.parametrize("asked", [{"target_effective_batch_size": 2}, {"initial_effective_batch_size": 20}])
-def test_ramp_measured_that_cannot_grow_is_rejected(asked: dict[str, Any]) -> None:
+def test_a_ramp_that_cannot_grow_is_rejected(asked: dict[str, Any]) -> None:
     with pytest.raises(RampError, match="only grows"):
         Trainer().build(**{**ASKED, **asked})
 
@@ -139,7 +137,7 @@ def run(trainer: Trainer, first: int, last: int) -> list[tuple[int, bytes]]:
     return seen
 
 
-def test_ramp_measured_every_update_is_its_windows_mean() -> None:
+def test_every_update_is_its_windows_mean() -> None:
     trainer = started()
     worst, sizes = worst_error(trainer, 200, data_of=noisy_rows)
     assert worst < 1e-12
@@ -148,7 +146,7 @@ def test_ramp_measured_every_update_is_its_windows_mean() -> None:
     assert trainer.logged[-1]["gh200/effective_batch_size"] == 12
 
 
-def test_ramp_measured_a_resumed_run_decides_the_same_bit_for_bit(tmp_path: Path) -> None:
+def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
     whole = started()
     updates = run(whole, 0, 300)
     decisions = whole._gh200_ramp.decisions
@@ -173,7 +171,7 @@ def test_ramp_measured_a_resumed_run_decides_the_same_bit_for_bit(tmp_path: Path
 @pytest.mark.parametrize(
     "damage", [lambda record: record.pop("noise"), lambda record: record["decisions"].append({"window": 3})]
 )
-def test_ramp_measured_rejects_a_checkpoint_without_what_was_measured(tmp_path: Path, damage: Any) -> None:
+def test_rejects_a_checkpoint_without_what_was_measured(tmp_path: Path, damage: Any) -> None:
     trainer = started()
     run(trainer, 0, 60)
     trainer.accelerator.save_state(str(tmp_path / "c"))
@@ -185,7 +183,7 @@ def test_ramp_measured_rejects_a_checkpoint_without_what_was_measured(tmp_path: 
         started(tmp_path / "c", 30)
 
 
-def test_ramp_measured_epochs_say_that_steps_are_the_most(caplog: pytest.LogCaptureFixture) -> None:
+def test_epochs_say_that_steps_are_the_most(caplog: pytest.LogCaptureFixture) -> None:
     trainer = Trainer(batches_per_epoch=12, num_train_epochs=3)
     trainer.build(**ASKED)
     trainer._recalculate_training_steps()
@@ -200,7 +198,7 @@ def test_ramp_measured_epochs_say_that_steps_are_the_most(caplog: pytest.LogCapt
 # Optional beside it
 
 
-def test_ramp_measured_beta2_is_kept_in_samples_and_the_rate_by_root() -> None:
+def test_beta2_is_kept_in_samples_and_the_rate_by_root() -> None:
     trainer = Trainer()
     asked = {"batch_rampup_table": [(0, 2), (6, 8)], "batch_rampup_beta2": "samples", "batch_rampup_lr_scaling": "sqrt"}
     trainer.build(**asked)
@@ -220,14 +218,14 @@ def test_ramp_measured_beta2_is_kept_in_samples_and_the_rate_by_root() -> None:
     assert trainer.logged[-1]["gh200/beta2_power"] == 4.0
 
 
-def test_ramp_measured_beta2_of_an_optimizer_without_one_is_rejected() -> None:
+def test_beta2_of_an_optimizer_without_one_is_rejected() -> None:
     trainer = started(batch_rampup_beta2="samples")
     with pytest.raises(RampError, match="no beta2"):
         run(trainer, 0, 1)
 
 
 @pytest.mark.slow(reason="trains a model of its own with four schedules")
-def test_ramp_measured_study_draws_its_plot(tmp_path: Path) -> None:
+def test_study_draws_its_plot(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gh200_lab.bench.ramp_study", "--seeds", "2", "--samples", "128"]
     done = subprocess.run([*command, "--output", str(tmp_path / "study.png")], cwd=REPO, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -237,7 +235,7 @@ def test_ramp_measured_study_draws_its_plot(tmp_path: Path) -> None:
     assert (tmp_path / "study.png").stat().st_size > 10_000
 
 
-def test_ramp_measured_two_ranks_agree() -> None:
+def test_two_ranks_agree() -> None:
     first, second = on_two_ranks(__file__)
     assert first == second
     assert float(first["worst"]) < 1e-12
@@ -249,8 +247,8 @@ def one_rank() -> None:
     trainer = started(target_effective_batch_size=16)
     rank = trainer.accelerator.process_index
     worst, sizes = worst_error(trainer, 120, seeds=(0, 1), rank=rank, data_of=noisy_rows)
-    told = {"worst": worst, "sizes": sizes, "reasons": [asdict(one) for one in trainer._gh200_ramp.decisions]}
-    print(json.dumps(told))
+    found = {"worst": worst, "sizes": sizes, "reasons": [asdict(one) for one in trainer._gh200_ramp.decisions]}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

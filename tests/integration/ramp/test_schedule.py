@@ -161,7 +161,7 @@ def test_a_very_long_ramp_stays_small() -> None:
 
 
 @given(ramps, ramps)
-def test_the_fingerprint_tells_schedules_apart(one: GH200GradientRamp, other: GH200GradientRamp) -> None:
+def test_the_fingerprint_differs_between_schedules(one: GH200GradientRamp, other: GH200GradientRamp) -> None:
     def sizes(ramp: GH200GradientRamp) -> list[int]:
         return [ramp.effective_batch_size(window) for window in range(300)]
 
@@ -216,7 +216,7 @@ def test_what_the_config_leaves_out_is_upstreams_default(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps: must be a whole number, at least 1; got 0"),
         ({"train_batch_size": 2.0}, "train_batch_size: must be a whole number"),
@@ -226,10 +226,10 @@ def test_what_the_config_leaves_out_is_upstreams_default(tmp_path: Path) -> None
         ({"datasets": []}, "datasets: must be a list"),
     ],
 )
-def test_what_training_rejects_is_rejected(keys: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_what_training_rejects_is_rejected(keys: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         ramp_from_config(config_file(tmp_path, gh200_optimizations=RAMP, **keys), processes=1)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:

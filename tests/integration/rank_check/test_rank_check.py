@@ -88,7 +88,7 @@ def told(rank: int, missing: tuple[str, ...] = (), **changes: str) -> RankReport
     return RankReport(rank, f"node{rank}", {**CONFIG, **changes}, missing)
 
 
-def test_superchip_ranks_that_were_told_the_same_go_on() -> None:
+def test_ranks_that_were_told_the_same_go_on() -> None:
     assert differences([told(0), told(1, output_dir='"b"')]) == [], "a machine may have places of its own"
 
 
@@ -150,7 +150,7 @@ def test_superchip_a_rank_without_any_key_is_named_and_nobody_waits_for_ever(tmp
     assert "rank 1 for 3 s: it was started without any GH200 setting" in (tmp_path / "said").read_text()
 
 
-def test_superchip_ranks_that_end_by_an_error_leave_no_process_group_and_exit_with_2(tmp_path: Path) -> None:
+def test_ranks_that_end_by_an_error_leave_no_process_group_and_exit_with_2(tmp_path: Path) -> None:
     """A group that is left over makes torch abort in some of the runs; whether one is there can be told in all."""
     for done in ranks(tmp_path, ENDED_BY_AN_ERROR, launcher=False):
         assert done.returncode == 2 and done.stdout.split() == ["destroyed"], done.stderr[-3000:]

@@ -86,13 +86,13 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("blocks", [{}, {"cache_config": {"cache_dir": "x"}}])
-def test_warm_cache_raw_config_is_what_the_file_said(blocks: dict[str, Any]) -> None:
+def test_raw_config_is_what_the_file_said(blocks: dict[str, Any]) -> None:
     raw = travelled({**CONFIG, **blocks})
     assert raw == {key: value for key, value in CONFIG.items() if value is not None} | blocks
     assert type(raw["train_batch_size"]) is int and raw["webhook_config"] == {"url": "{env:HOOK}", "levels": [1, 2]}
 
 
-def test_warm_cache_raw_config_reaches_another_process() -> None:
+def test_raw_config_reaches_another_process() -> None:
     raw = received({**CONFIG, "cache_config": {"cache_dir": "x"}, "should_stop": print})
     assert raw["train_batch_size"] == "4" and raw["cache_config"] == {"cache_dir": "x"}
     parsed = Namespace(train_batch_size=4, learning_rate=1e-4, model_family="sdxl", cache_config="{}")
@@ -113,7 +113,7 @@ def test_the_same_block_as_text_and_as_a_block_is_one() -> None:
     assert arguments.blocks_of(same) == {"cache_config": {"cache_dir": "x"}}
 
 
-def test_warm_cache_raw_config_of_another_config_is_not_mixed_in() -> None:
+def test_raw_config_of_another_config_is_not_mixed_in() -> None:
     arguments.config_arguments({"model_family": "flux", "nested": {"a": 1}}, ["--model_family=flux"])
     arguments.incoming_arguments(["--model_family=sdxl", "--train_batch_size=9"])
     assert StateHooks.get_raw_config() == {"model_family": "sdxl", "train_batch_size": "9"}
@@ -134,10 +134,10 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("told", WRONG)
-def test_a_wrong_block_stops_before_it_becomes_arguments(told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
-        flattened(WRONG[told])
+@pytest.mark.parametrize("message", WRONG)
+def test_a_wrong_block_stops_before_it_becomes_arguments(message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        flattened(WRONG[message])
 
 
 def test_values_of_toml_and_python_become_json() -> None:
@@ -249,8 +249,8 @@ def test_a_misspelt_flat_key_is_named_with_the_nearest(monkeypatch: pytest.Monke
     parser.get_default_config = lambda: {"train_batch_size": 4}  # type: ignore[attr-defined]
     for name in ("simpletuner.helpers", "simpletuner.helpers.configuration", parser.__name__):
         monkeypatch.setitem(sys.modules, name, parser)
-    told = "Could not parse:\nTraceback\nargparse.ArgumentError: unrecognized arguments: --train_batch_sise=2\n"
-    error = arguments.rejected(ValueError(told))
+    printed = "Could not parse:\nTraceback\nargparse.ArgumentError: unrecognized arguments: --train_batch_sise=2\n"
+    error = arguments.rejected(ValueError(printed))
     assert isinstance(error, RejectedConfig) and isinstance(error, ValueError)
     assert error.why.endswith("--train_batch_sise=2") and 'Did you mean "train_batch_size"?' in error.fix
 

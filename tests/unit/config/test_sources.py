@@ -115,7 +115,7 @@ def test_precedence_of_the_hint_switch(raw: dict[str, Any], environ: dict[str, s
     assert found.origins["gh200_optimizations.enable_uvm_hints"] == origin
 
 
-def test_hints_off_give_upstreams_caches_back_and_say_so() -> None:
+def test_hints_off_use_upstreams_caches_with_a_note() -> None:
     raw = {"cache_config": {"vae_cache_type": "unified_memory"}, "gh200_optimizations": {"enable_uvm_hints": False}}
     found = read_settings(raw, {})
     assert not found.uses_unified_memory("vae")
@@ -208,7 +208,7 @@ def test_numbers_written_as_text_are_accepted_where_nothing_is_lost(value: objec
     assert found.optimizations.enable_batch_size_rampup
 
 
-def test_a_downward_ramp_is_legal_and_said() -> None:
+def test_a_downward_ramp_is_accepted_and_noted() -> None:
     raw = {"gh200_optimizations": {"initial_effective_batch_size": 32, "target_effective_batch_size": 4}}
     found = read_settings(raw, {})
     assert any("goes down" in note for note in found.notes)
@@ -393,7 +393,7 @@ def _trainer(tmp_path: Any) -> Any:
     return trainer
 
 
-def test_runtime_config_tells_what_is_on_and_why_not(
+def test_runtime_config_has_what_is_on_and_why_not(
     tmp_path: Any, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     absent = DriverUnavailable("there is no CUDA driver")
@@ -403,17 +403,17 @@ def test_runtime_config_tells_what_is_on_and_why_not(
     )
     with caplog.at_level(logging.INFO):
         _trainer(tmp_path)._configure_gh200_runtime()
-    told = StateHooks.get_gh200_runtime_config()
-    assert told["values"]["gh200_optimizations.enable_uvm_hints"] == {"value": True, "origin": "config file x.json"}
-    assert told["unavailable"] == {runtime.HINTS: "there is no CUDA driver"}
+    reported = StateHooks.get_gh200_runtime_config()
+    assert reported["values"]["gh200_optimizations.enable_uvm_hints"] == {"value": True, "origin": "config file x.json"}
+    assert reported["unavailable"] == {runtime.HINTS: "there is no CUDA driver"}
     current = runtime.current()
     assert current is not None
     current.report_on(runtime.HINTS, "gpu_first")
-    told = StateHooks.get_gh200_runtime_config()
-    assert told["on"][runtime.HINTS] == "gpu_first" and not told["unavailable"]
+    reported = StateHooks.get_gh200_runtime_config()
+    assert reported["on"][runtime.HINTS] == "gpu_first" and not reported["unavailable"]
     (record,) = [record for record in caplog.records if record.name == "gh200.settings"]
     assert "enable_uvm_hints = True  (config file x.json)" in record.getMessage()
-    json.dumps(told)
+    json.dumps(reported)
 
 
 def test_trainer_does_nothing_without_a_setting(

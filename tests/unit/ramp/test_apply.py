@@ -95,7 +95,7 @@ def test_a_step_counted_inside_a_window_is_an_error() -> None:
 # Gates and logs
 
 
-def test_gates_open_when_a_window_closes_and_at_no_other_time() -> None:
+def test_validation_is_due_only_when_a_window_closes() -> None:
     trainer, ramp = started()
     closed, uploads, validations = [], [], []
     for step, row in enumerate(rows(60), start=1):
@@ -110,7 +110,7 @@ def test_gates_open_when_a_window_closes_and_at_no_other_time() -> None:
     assert len(closed) == ramp.steps_for(60)
 
 
-def test_trackers_and_progress_bar_tell_the_window() -> None:
+def test_trackers_and_progress_bar_show_the_window() -> None:
     trainer, ramp = started()
     train(trainer, 40)
     for step, values in enumerate(trainer.logged):
@@ -136,9 +136,9 @@ def test_the_contracts_log_lines(caplog: pytest.LogCaptureFixture) -> None:
         record for record in caplog.records if record.message.startswith("GH200 gradient accumulation ramp enabled")
     ]
     assert [line.levelname for line in lines] == ["INFO"]
-    told = [record.message for record in caplog.records if record.levelname == "DEBUG"]
+    logged = [record.message for record in caplog.records if record.levelname == "DEBUG"]
     sizes = list(dict.fromkeys(segment.size for segment in ramp.segments))
-    assert told == [f"GH200 ramp adjusted gradient_accumulation_steps -> {size}" for size in sizes[1:]]
+    assert logged == [f"GH200 ramp adjusted gradient_accumulation_steps -> {size}" for size in sizes[1:]]
 
 
 # Counts
@@ -247,22 +247,22 @@ def resumed(directory: Path, step: int, **changes: Any) -> Trainer:
 
 def test_a_checkpoint_is_loaded_inside_the_context_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpointed(tmp_path, 20)
-    moments: list[str] = []
+    events: list[str] = []
 
     @contextmanager
     def resuming() -> Iterator[None]:
-        moments.append("begins")
+        events.append("begins")
         yield
-        moments.append("ends")
+        events.append("ends")
 
     monkeypatch.setattr("simpletuner.gh200.ramp.resume.current", lambda: SimpleNamespace(resuming=resuming))
     trainer, _ = started()
-    trainer.accelerator.register_load_state_pre_hook(lambda *_: moments.append("loads"))
+    trainer.accelerator.register_load_state_pre_hook(lambda *_: events.append("loads"))
     trainer.init_resume_checkpoint(None, directory=tmp_path, step=6)
-    assert moments == ["begins", "loads", "ends"]
+    assert events == ["begins", "loads", "ends"]
 
 
-def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
     whole, ramp = started()
     train(whole, 60)
     checkpointed(tmp_path, ramp.micro_batches_for(14))
@@ -346,7 +346,7 @@ def test_exit_code_two_where_upstream_would_hide_the_error(tmp_path: Path, capsy
     assert "batch_rampup_steps: 30 in the checkpoint, 31 now" in capsys.readouterr().err
 
 
-def test_prefetch_is_said_to_be_inexact(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_prefetch_is_warned_of_as_inexact(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpointed(tmp_path, 6)
     trainer, _ = started()
     trainer.config.dataloader_prefetch = True
@@ -389,7 +389,7 @@ def test_an_upstream_without_a_bound_method_is_rejected(monkeypatch: pytest.Monk
         Trainer().build(**UP)
 
 
-def test_what_stands_in_is_named_and_upstreams_own_class_is_left_alone() -> None:
+def test_overrides_are_named_and_upstreams_own_class_is_left_alone() -> None:
     trainer, _ = started()
     train(trainer, 1)
     assert trainer._epoch_rollover.__qualname__ == "RampTrainerOverrides._epoch_rollover"

@@ -28,7 +28,7 @@ from simpletuner.gh200.console import LEVEL, show_debug_lines
 from simpletuner.gh200.preflight.samples import Samples
 from simpletuner.gh200.preflight.window_check import largest_window, window_problems
 from simpletuner.gh200.ramp import apply as ramp_apply
-from simpletuner.gh200.ramp.checkpoints import incompleteness, say_what_comes_last
+from simpletuner.gh200.ramp.checkpoints import incompleteness, record_last_file
 from simpletuner.gh200.ramp.from_config import ramp_from
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from simpletuner.gh200.state import StateHooks
@@ -53,17 +53,17 @@ def ramp_of(block: dict[str, Any], processes: int = 1, **config: Any) -> GH200Gr
 # Words
 
 
-def test_ramp_words_a_target_alone_starts_from_one_micro_batch() -> None:
+def test_a_target_alone_starts_from_one_micro_batch() -> None:
     ramp = ramp_of({"target_effective_batch_size": 4})
     assert (ramp.accumulation_steps(0), ramp.target) == (1, 4)
 
 
-def test_ramp_words_the_switch_alone_ramps_to_the_accumulation_steps() -> None:
+def test_the_switch_alone_ramps_to_the_accumulation_steps() -> None:
     ramp = ramp_of({"enable_batch_size_rampup": True}, gradient_accumulation_steps=6)
     assert (ramp.accumulation_steps(0), ramp.target) == (1, 6)
 
 
-def test_ramp_words_a_forgotten_target_is_not_a_ramp_down() -> None:
+def test_a_forgotten_target_is_not_a_ramp_down() -> None:
     with pytest.raises(RampError, match="from an effective batch of 4 to 1, and no target was given") as caught:
         ramp_of({"initial_effective_batch_size": 4})
     assert "target_effective_batch_size" in caught.value.where
@@ -78,7 +78,7 @@ def test_ramp_words_a_forgotten_target_is_not_a_ramp_down() -> None:
         ({"batch_rampup_table": [[0, 8], [10, 8]]}, {}),
     ],
 )
-def test_ramp_words_what_would_not_ramp_is_rejected_with_what_would(block: dict[str, Any], config: Any) -> None:
+def test_what_would_not_ramp_is_rejected_with_what_would(block: dict[str, Any], config: Any) -> None:
     with pytest.raises(RampError, match="Nothing would ramp") as caught:
         ramp_of(block, **config)
     unit = config.get("train_batch_size", 1)
@@ -87,19 +87,19 @@ def test_ramp_words_what_would_not_ramp_is_rejected_with_what_would(block: dict[
     assert len(ramp_of({"target_effective_batch_size": int(wanted[1])}, train_batch_size=unit).segments) > 1
 
 
-def test_ramp_words_zero_steps_are_the_target_and_are_meant() -> None:
+def test_zero_steps_are_the_target_and_are_meant() -> None:
     block = {"initial_effective_batch_size": 1, "target_effective_batch_size": 8, "batch_rampup_steps": 0}
     assert ramp_of(block).accumulation_steps(0) == 8
 
 
-def test_ramp_words_a_bucket_smaller_than_the_largest_window_is_named_with_the_ramps_key() -> None:
-    def told(ramp: GH200GradientRamp, buckets: dict[str, int]) -> str:
+def test_a_bucket_smaller_than_the_largest_window_is_named_with_the_ramps_key() -> None:
+    def problem_of(ramp: GH200GradientRamp, buckets: dict[str, int]) -> str:
         window = largest_window(ramp, (ramp.train_batch_size, 1), 1)
         return "\n".join(str(problem) for problem in window_problems(Samples("one", 0, 0, None, buckets), window, {}))
 
     ramp = GH200GradientRamp(1, 16, train_batch_size=2)
-    assert told(ramp, {"1.0": 16, "1.5": 40}) == "" == told(ramp, {})
-    text = told(ramp, {"1.0": 40, "0.75": 6})
+    assert problem_of(ramp, {"1.0": 16, "1.5": 40}) == "" == problem_of(ramp, {})
+    text = problem_of(ramp, {"1.0": 40, "0.75": 6})
     for part in (
         "gh200_optimizations.target_effective_batch_size",
         "accumulation 8 = 16",
@@ -107,8 +107,8 @@ def test_ramp_words_a_bucket_smaller_than_the_largest_window_is_named_with_the_r
         "repeats to 2",
     ):
         assert part in text
-    assert "initial_effective_batch_size" in told(GH200GradientRamp(16, 1), {"1.0": 2})
-    assert "batch_rampup_table" in told(GH200GradientRamp(table=((0, 1), (9, 8))), {"1.0": 2})
+    assert "initial_effective_batch_size" in problem_of(GH200GradientRamp(16, 1), {"1.0": 2})
+    assert "batch_rampup_table" in problem_of(GH200GradientRamp(table=((0, 1), (9, 8))), {"1.0": 2})
 
 
 # What the page says in words, and what a config without the key has to give then.
@@ -130,26 +130,24 @@ PROSE_DEFAULTS: dict[str, tuple[str, dict[str, Any], Callable[[GH200GradientRamp
 }
 
 
-def test_ramp_words_every_default_of_the_page_is_read_back_through_the_settings() -> None:
+def test_every_default_of_the_page_is_read_back_through_the_settings() -> None:
     page = (REPO / "docs" / "RAMP.md").read_text(encoding="utf-8")
     table = dict(
         re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", page.split("## Settings")[1].split("\n## ")[0], re.MULTILINE)
     )
     assert set(table) == {key for key in Optimizations.model_fields if re.search("ramp|effective|noise", key)}
     left_out = read_settings({"gh200_optimizations": {"target_effective_batch_size": 8}}, {}).optimizations
-    for key, told in table.items():
+    for key, written in table.items():
         if key in PROSE_DEFAULTS:
             words, block, read, value = PROSE_DEFAULTS[key]
-            assert told == words, key
+            assert written == words, key
             assert read(ramp_of(block, train_batch_size=3, gradient_accumulation_steps=5)) == value, key
         else:
             default = getattr(left_out, key)
-            assert told.strip("`") == (str(default).lower() if isinstance(default, bool) else str(default)), key
+            assert written.strip("`") == (str(default).lower() if isinstance(default, bool) else str(default)), key
 
 
-def test_ramp_words_debug_lines_reach_the_console(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_lines_reach_the_console(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("gh200.ramp.console_test")
     logger.setLevel(logging.DEBUG)
     monkeypatch.setenv(LEVEL, "INFO")
@@ -163,7 +161,7 @@ def test_ramp_words_debug_lines_reach_the_console(
     assert [line.split("] ")[1] for line in capsys.readouterr().out.splitlines()] == ["once"]
 
 
-def test_ramp_words_bf16_sums_round_and_float32_ones_do_not() -> None:
+def test_bf16_sums_round_and_float32_ones_do_not() -> None:
     """What the page says about dtypes: 16 micro-batches, added as autograd adds them."""
     off = {}
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
@@ -179,17 +177,17 @@ def test_ramp_words_bf16_sums_round_and_float32_ones_do_not() -> None:
     assert off[torch.float64] < 1e-12
 
 
-def test_ramp_words_gradient_precision_that_upstream_puts_back_is_said(
+def test_gradient_precision_that_upstream_resets_is_warned_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for asked, told in (("fp32", 1), ("unmodified", 0)):
+    for asked, warnings in (("fp32", 1), ("unmodified", 0)):
         caplog.clear()
         monkeypatch.setattr(StateHooks, "get_raw_config", lambda asked=asked: {"gradient_precision": asked})
         Trainer(gradient_precision="unmodified").build(target_effective_batch_size=4)
-        assert caplog.text.count("gradient_precision fp32 has no effect") == told
+        assert caplog.text.count("gradient_precision fp32 has no effect") == warnings
 
 
-def test_ramp_words_keys_that_switch_nothing_on_are_noted() -> None:
+def test_keys_that_switch_nothing_on_are_noted() -> None:
     settings = read_settings({"gh200_optimizations": {"batch_rampup_shape": "measured"}}, {})
     assert not settings.optimizations.enable_batch_size_rampup
     assert any("batch_rampup_shape alone does not ask for one" in note for note in settings.notes)
@@ -212,7 +210,7 @@ def checkpoint(directory: Path, step: int) -> Path:
     "name", ["training_state.json", "optimizer.bin", "pytorch_lora_weights.safetensors", "random_states_0.pkl"]
 )
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_ramp_words_a_file_cut_short_makes_a_checkpoint_incomplete(tmp_path: Path, name: str, share: float) -> None:
+def test_a_file_cut_short_makes_a_checkpoint_incomplete(tmp_path: Path, name: str, share: float) -> None:
     path = checkpoint(tmp_path, 8) / name
     assert incompleteness(path.parent) == ""
     data = path.read_bytes()
@@ -222,7 +220,7 @@ def test_ramp_words_a_file_cut_short_makes_a_checkpoint_incomplete(tmp_path: Pat
     assert bool(incompleteness(path.parent)) == (name in {"training_state.json", "random_states_0.pkl"})
 
 
-def test_ramp_words_a_rank_that_was_killed_first_makes_a_checkpoint_incomplete(tmp_path: Path) -> None:
+def test_a_rank_that_was_killed_first_makes_a_checkpoint_incomplete(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, 8)
     (path / "training_state-rank1-images.json").write_text('{"dp_rank": 1}')
     (path / "training_state-rank7.json").write_text('{"seen_images": {}}')
@@ -233,9 +231,7 @@ def test_ramp_words_a_rank_that_was_killed_first_makes_a_checkpoint_incomplete(t
     assert incompleteness(path) == ""
 
 
-def test_ramp_words_a_checkpoint_that_lacks_what_comes_last_is_incomplete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_lacks_what_comes_last_is_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The states of the datasets are written after the generators: without them a resume would begin them anew."""
     manager = SimpleNamespace(
         CHECKPOINT_MANIFEST_FILENAME="checkpoint_manifest.json", CHECKPOINT_GUARD_FILENAME=".guard"
@@ -243,13 +239,13 @@ def test_ramp_words_a_checkpoint_that_lacks_what_comes_last_is_incomplete(
     monkeypatch.setitem(sys.modules, "simpletuner.helpers.utils.checkpoint_manager", manager)
     path = checkpoint(tmp_path, 8)
     assert incompleteness(path) == "", "an older upstream's"
-    say_what_comes_last(path)
+    record_last_file(path)
     assert incompleteness(path) == "checkpoint_manifest.json not there"
     (path / "checkpoint_manifest.json").write_text("{}")
     assert incompleteness(path) == ""
 
 
-def test_ramp_words_shards_without_their_list_make_a_checkpoint_incomplete(tmp_path: Path) -> None:
+def test_shards_without_their_list_make_a_checkpoint_incomplete(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, 8)
     shards = path / "pytorch_model_fsdp_0"
     shards.mkdir()
@@ -260,7 +256,7 @@ def test_ramp_words_shards_without_their_list_make_a_checkpoint_incomplete(tmp_p
 
 
 @pytest.mark.parametrize("with_ramp", [True, False])
-def test_ramp_words_latest_passes_over_an_incomplete_checkpoint_and_says_so(
+def test_latest_passes_over_an_incomplete_checkpoint_and_says_so(
     tmp_path: Path, with_ramp: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="gh200.ramp")
@@ -309,7 +305,7 @@ def position(ramp: GH200GradientRamp, window: int, micro_batch: int) -> int:
 
 
 @given(unit_ramps)
-def test_ramp_unit_every_window_is_what_its_position_says(ramp: GH200GradientRamp) -> None:
+def test_unit_every_window_is_what_its_position_says(ramp: GH200GradientRamp) -> None:
     micro_batch = 0
     for window in range(150):
         size = ramp.size_at(position(ramp, window, micro_batch))
@@ -320,7 +316,7 @@ def test_ramp_unit_every_window_is_what_its_position_says(ramp: GH200GradientRam
     assert ramp.size_at(ramp.batch_rampup_steps) == ramp.target
 
 
-def test_ramp_unit_lengths_are_in_the_unit() -> None:
+def test_unit_lengths_are_in_the_unit() -> None:
     shared: dict[str, Any] = {"shape": "linear", "train_batch_size": 2, "num_processes": 2}
     by_steps = GH200GradientRamp(table=((0, 4), (70, 32)), unit="steps", **shared)
     assert [by_steps.accumulation_steps(step) for step in (0, 69, 70)] == [1, 1, 8]
@@ -330,7 +326,7 @@ def test_ramp_unit_lengths_are_in_the_unit() -> None:
 
 
 @given(unit_ramps.filter(lambda ramp: ramp.unit == "samples"), st.integers(1, 60), st.integers(1, 4))
-def test_ramp_unit_samples_go_on_where_they_were_with_other_processes(
+def test_unit_samples_go_on_where_they_were_with_other_processes(
     ramp: GH200GradientRamp, window: int, processes: int
 ) -> None:
     from dataclasses import replace
@@ -347,7 +343,7 @@ def test_ramp_unit_samples_go_on_where_they_were_with_other_processes(
     )
 
 
-def test_ramp_unit_a_resume_with_other_processes_is_accepted_in_samples_only(
+def test_unit_a_resume_with_other_processes_is_accepted_in_samples_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gh200.ramp")
@@ -381,9 +377,7 @@ def test_ramp_unit_a_resume_with_other_processes_is_accepted_in_samples_only(
 
 
 @pytest.mark.parametrize("block", [{"target_effective_batch_size": 16}, {"initial_effective_batch_size": 2}])
-def test_ramp_unit_sizes_left_out_stay_what_they_were_with_other_processes(
-    tmp_path: Path, block: dict[str, Any]
-) -> None:
+def test_unit_sizes_left_out_stay_what_they_were_with_other_processes(tmp_path: Path, block: dict[str, Any]) -> None:
     asked = {**block, "batch_rampup_unit": "samples", "batch_rampup_steps": 200}
     trainer = Trainer(train_batch_size=1, gradient_accumulation_steps=8, max_train_steps=99)
     ramp = trainer.build(**asked)
@@ -411,7 +405,7 @@ def test_ramp_unit_sizes_left_out_stay_what_they_were_with_other_processes(
 # Tables
 
 
-def test_ramp_table_the_rows_are_the_windows() -> None:
+def test_table_the_rows_are_the_windows() -> None:
     ramp = ramp_of({"batch_rampup_table": [[0, 32], [1000, 64], [3000, 16]], "batch_rampup_unit": "samples"})
     assert [ramp.size_at(samples) for samples in (0, 999, 1000, 2999, 3000, 9999)] == [32, 32, 64, 64, 16, 16]
     starts = [segment.micro_batch for segment in ramp.segments]
@@ -421,7 +415,7 @@ def test_ramp_table_the_rows_are_the_windows() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=6), st.integers(1, 5))
-def test_ramp_table_any_table_counts_like_its_definition(rest: list[tuple[int, int]], first: int) -> None:
+def test_table_any_table_counts_like_its_definition(rest: list[tuple[int, int]], first: int) -> None:
     starts = [0]
     for gap, _ in rest:
         starts.append(starts[-1] + gap)
@@ -450,7 +444,7 @@ def test_ramp_table_any_table_counts_like_its_definition(rest: list[tuple[int, i
         ({"target_effective_batch_size": 4, "batch_rampup_unit": "epochs"}, "batch_rampup_unit"),
     ],
 )
-def test_ramp_table_mistakes_are_named(block: dict[str, Any], text: str) -> None:
+def test_table_mistakes_are_named(block: dict[str, Any], text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({"gh200_optimizations": block}, {})
     assert text in str(caught.value)
@@ -460,7 +454,7 @@ def test_ramp_table_mistakes_are_named(block: dict[str, Any], text: str) -> None
 
 
 @pytest.mark.parametrize(("how", "power"), [("linear", 1.0), ("sqrt", 0.5)])
-def test_ramp_table_the_rate_follows_without_lr_scale(how: str, power: float) -> None:
+def test_table_the_rate_follows_without_lr_scale(how: str, power: float) -> None:
     trainer = Trainer()
     ramp = trainer.build(batch_rampup_table=[(0, 1), (3, 4), (11, 8)], batch_rampup_lr_scaling=how)
     trainer.prepare(rate=0.5)
