@@ -1,5 +1,6 @@
-"""The fixtures of tests that import only the overlay."""
+"""Unit tests import only the overlay and stay in one process."""
 
-from light_imports import _light_imports, machine
+from in_process import pytest_runtest_call, pytest_runtest_setup
+from light_imports import _light_imports
 
-__all__ = ["_light_imports", "machine"]
+__all__ = ["_light_imports", "pytest_runtest_call", "pytest_runtest_setup"]

@@ -1,4 +1,4 @@
-"""Public hints: what each does to a pointer, what it answers, and that a broken driver never reaches the loop."""
+"""Public hints without a driver: the walk of a batch, and what turns hints on."""
 
 from __future__ import annotations
 
@@ -9,145 +9,12 @@ from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.memory import hints as uvm
 from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
-from tests.cuda_sim.processes import Machine
-
-PREAMBLE = """
-import torch
-from gh200_lab.memory_run import begin_memory_run
-from simpletuner.gh200.memory import hints as uvm
-from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
-from simpletuner.gh200.config.cache_options import CacheOptions
-from simpletuner.gh200.backends.tensors.blocks import CacheBudget
-from simpletuner.gh200.memory.driver import *
-from simpletuner.gh200.backends.tensors.arena import TensorArena
-def start(**options):
-    begin_memory_run(CacheOptions(hints=True, **options))
-    return TensorArena(CacheBudget(None), "device", 8 << 20)
-"""
 
 
 @pytest.fixture(autouse=True)
 def _fresh_state() -> None:
     uvm.set_uvm_hint_override(None)
     begin_memory_run(CacheOptions())
-
-
-def test_uvm_advice_stays_inside_and_prefetch_covers(machine: Machine) -> None:
-    machine.run(
-        PREAMBLE
-        + """
-arena = start()
-arena.hold(torch.zeros(100))
-held = arena.hold(torch.randn(100_000)).tensor
-pointer, size = held.data_ptr(), held.nbytes
-assert uvm.prefer_gpu_residency(held) == "applied" and uvm.prefer_cpu_residency(held) == "applied"
-assert uvm.prefetch_to_device(held) == "applied"
-assert uvm.prefer_gpu_residency(arena.hold(torch.zeros(10)).tensor) == "smaller_than_a_page"
-print(pointer, size)
-"""
-    )
-    whole = machine.calls("cuMemAdvise_v2")[-1]
-    moved = machine.calls("cuMemPrefetchAsync_v2")[0]
-    start, size = int(moved["pointer"], 16), int(moved["bytes"])
-    inner, inner_size = int(whole["pointer"], 16), int(whole["bytes"])
-    assert start < inner and inner + inner_size < start + size
-    assert not any(value % 65536 for value in (start, size, inner, inner_size))
-
-
-def test_uvm_counts_what_it_cannot_do(machine: Machine) -> None:
-    said = machine.run(
-        PREAMBLE
-        + """
-start()
-plain = torch.randn(100_000)
-assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "not_managed"
-assert uvm.prefetch_to_device(torch.empty(0)) == "not_managed"
-uvm.set_uvm_hint_override(False)
-assert uvm.prefetch_to_device(plain) == "off"
-print(uvm.current().report()["hints"])
-"""
-    )
-    # Above it torch may say that its own runtime finds no more than a driver here.
-    assert said.splitlines()[-1] == "{'prefer_gpu': {'not_managed': 1}, 'prefetch': {'not_managed': 2, 'off': 1}}"
-
-
-def test_uvm_system_memory_where_the_gpu_uses_the_host_page_tables(machine: Machine) -> None:
-    machine.run(
-        PREAMBLE
-        + """
-start()
-plain = torch.randn(100_000)
-assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "applied"
-""",
-        mode="numa",
-    )
-    assert {call["result"] for call in machine.calls("cuMemAdvise_v2") + machine.calls("cuMemPrefetchAsync_v2")} == {
-        "0"
-    }
-
-
-def test_uvm_no_concurrent_access_means_plain_ram_and_no_hints(machine: Machine) -> None:
-    machine.run(
-        PREAMBLE
-        + """
-arena = start()
-assert not arena.managed
-assert uvm.prefetch_to_device(arena.hold(torch.ones(9)).tensor) == "unsupported"
-""",
-        concurrent=0,
-    )
-    assert not machine.calls("cuMemAllocManaged")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "advice", "prefetches"),
-    [
-        ("gpu_first", [("3", "2"), ("5", "1"), ("3", "1")], 1),
-        ("cpu_first", [("3", "2"), ("5", "1"), ("3", "2")], 0),
-        ("balanced", [("3", "2"), ("5", "1")], 1),
-    ],
-)
-def test_uvm_policies_in_block_advice_and_batch_hints(
-    machine: Machine, pattern: str, advice: list[tuple[str, str]], prefetches: int
-) -> None:
-    machine.run(
-        PREAMBLE
-        + f"""
-arena = start(access_pattern={pattern!r})
-batch = {{"conditioning": [{{"audio_latents": (arena.hold(torch.randn(100_000)).tensor,)}}], "prompts": ["a"], "mask": None}}
-assert optimize_batch_for_gh200(batch) is batch
-"""
-    )
-    assert [(call["advice"], call["type"]) for call in machine.calls("cuMemAdvise_v2")] == advice
-    assert len(machine.calls("cuMemPrefetchAsync_v2")) == prefetches
-
-
-def test_uvm_prefetch_rejected_is_counted_and_named(machine: Machine) -> None:
-    machine.run(
-        PREAMBLE
-        + """
-held = start().hold(torch.randn(100_000)).tensor
-assert [uvm.prefetch_to_device(held) for _ in range(3)] == ["applied", "failed", "failed"]
-report = uvm.current().report()
-assert report["errors"] == {"CUDA_ERROR_NOT_PERMITTED": 2} and report["device_gone"] is None
-""",
-        fail="cuMemPrefetchAsync_v2", fail_code=800, fail_after=1,
-    )  # fmt: skip
-
-
-def test_uvm_vanished_gpu_stops_the_hints_not_the_run(machine: Machine) -> None:
-    machine.run(
-        PREAMBLE
-        + """
-held = start().hold(torch.randn(100_000)).tensor
-assert uvm.prefetch_to_device(held) == "failed"
-assert uvm.prefetch_to_device(held) == uvm.prefer_cpu_residency(held) == "no_driver"
-assert uvm.current().report()["device_gone"] == "CUDA_ERROR_DEVICE_UNAVAILABLE"
-assert held.sum().isfinite()
-""",
-        fail="cuMemPrefetchAsync_v2", fail_code=46,
-    )  # fmt: skip
-    assert len(machine.calls("cuMemPrefetchAsync_v2")) == 1
 
 
 @pytest.mark.parametrize("batch", [False, None, {}, []])
@@ -179,19 +46,6 @@ def test_uvm_override_wins_over_the_options_both_ways() -> None:
     assert not uvm.gh200_uvm_enabled()
     uvm.set_uvm_hint_override(None)
     assert uvm.gh200_uvm_enabled()
-
-
-def test_uvm_environment_decides_before_a_run_is_configured(machine: Machine) -> None:
-    ask = """
-import os
-os.environ.update({env!r})
-from simpletuner.gh200.memory import hints as uvm
-from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
-print(uvm.gh200_uvm_enabled(), uvm.current().options.access_pattern)
-"""
-    switched = {"SIMPLETUNER_GH200_ENABLE_UVM_HINTS": "1", "GH200_UVM_ACCESS_PATTERN": "balanced"}
-    assert machine.run(ask.format(env=switched)).split() == ["True", "balanced"]
-    assert machine.run(ask.format(env={})).split() == ["False", "gpu_first"]
 
 
 def test_uvm_options_follow_the_settings() -> None:
