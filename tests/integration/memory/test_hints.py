@@ -27,10 +27,10 @@ def test_uvm_advice_stays_inside_and_prefetch_covers(machine: Machine) -> None:
         + """
 arena = start()
 arena.hold(torch.zeros(100))
-held = arena.hold(torch.randn(100_000)).tensor
-pointer, size = held.data_ptr(), held.nbytes
-assert uvm.prefer_gpu_residency(held) == "applied" and uvm.prefer_cpu_residency(held) == "applied"
-assert uvm.prefetch_to_device(held) == "applied"
+cached = arena.hold(torch.randn(100_000)).tensor
+pointer, size = cached.data_ptr(), cached.nbytes
+assert uvm.prefer_gpu_residency(cached) == "applied" and uvm.prefer_cpu_residency(cached) == "applied"
+assert uvm.prefetch_to_device(cached) == "applied"
 assert uvm.prefer_gpu_residency(arena.hold(torch.zeros(10)).tensor) == "smaller_than_a_page"
 print(pointer, size)
 """
@@ -115,8 +115,8 @@ def test_uvm_prefetch_rejected_is_counted_and_named(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """
-held = start().hold(torch.randn(100_000)).tensor
-assert [uvm.prefetch_to_device(held) for _ in range(3)] == ["applied", "failed", "failed"]
+cached = start().hold(torch.randn(100_000)).tensor
+assert [uvm.prefetch_to_device(cached) for _ in range(3)] == ["applied", "failed", "failed"]
 report = uvm.current().report()
 assert report["errors"] == {"CUDA_ERROR_NOT_PERMITTED": 2} and report["device_gone"] is None
 """,
@@ -128,11 +128,11 @@ def test_uvm_vanished_gpu_stops_the_hints_not_the_run(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """
-held = start().hold(torch.randn(100_000)).tensor
-assert uvm.prefetch_to_device(held) == "failed"
-assert uvm.prefetch_to_device(held) == uvm.prefer_cpu_residency(held) == "no_driver"
+cached = start().hold(torch.randn(100_000)).tensor
+assert uvm.prefetch_to_device(cached) == "failed"
+assert uvm.prefetch_to_device(cached) == uvm.prefer_cpu_residency(cached) == "no_driver"
 assert uvm.current().report()["device_gone"] == "CUDA_ERROR_DEVICE_UNAVAILABLE"
-assert held.sum().isfinite()
+assert cached.sum().isfinite()
 """,
         fail="cuMemPrefetchAsync_v2", fail_code=46,
     )  # fmt: skip
