@@ -10,7 +10,6 @@ from browser import look, need_browser
 from gh200_lab.pages import diagrams, screen, web_screen
 from tests.doc_pages import ROOT
 
-pytestmark = pytest.mark.unit
 DOCS = ROOT / "docs"
 
 
@@ -54,7 +53,6 @@ def test_a_screen_that_cannot_be_taken_says_why(
     assert "apt-get install chromium" in capsys.readouterr().err
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("name", ["packages.svg", "places.svg"])
 def test_a_drawing_can_be_seen_by_day_and_by_night(name: str, tmp_path: Path) -> None:
     browser = need_browser()

@@ -20,8 +20,6 @@ from gh200_rebase.project import Project
 from tests.doc_commands import COMMANDS, Elsewhere, Program, Run
 from tests.doc_pages import FENCE, ROOT, Page, pages, section
 
-pytestmark = pytest.mark.unit
-
 IMAGE = ROOT / "docs" / "architecture.svg"
 
 

@@ -11,8 +11,6 @@ import pytest
 
 from tests.doc_pages import ROOT, Page, pages, section
 
-pytestmark = pytest.mark.unit
-
 OURS = ("simpletuner", "gh200_rebase", "gh200_lab", "scripts", "config", "patches", "tests/cuda_sim")
 ROOT_FILES = ("execute_gh200_rebase.sh", "gh200_diagnostic.py", "train.py", "pyproject.toml", "tests/conftest.py")
 # Names that belong to others: who has them.

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from gh200_lab.place import ROOT
 
-pytestmark = pytest.mark.unit
 PAGE = (ROOT / "docs" / "SUPERCHIPS.md").read_text(encoding="utf-8")
 
 

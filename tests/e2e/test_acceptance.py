@@ -15,7 +15,7 @@ import pytest
 from gh200_lab.place import ROOT
 from tests.cuda_sim.processes import HERE, CannotBuild, build, clean_environment, run
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
+pytestmark = pytest.mark.timeout(2400)
 # Judged on a GH200 only, or asked for.
 LEFT_OUT = {"resident_is_cheap", "to_device_speed", "to_host_speed"}
 COMMAND = [sys.executable, str(ROOT / "gh200_diagnostic.py"), "--acceptance"]

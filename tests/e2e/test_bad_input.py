@@ -15,8 +15,6 @@ from tiny import Lab
 from simpletuner.gh200.preemption.marker import MARKER
 
 pytestmark = [
-    pytest.mark.fork,
-    pytest.mark.system,
     pytest.mark.slow(reason="seven trainings, some of which wait for a timeout"),
     pytest.mark.timeout(1800),
 ]

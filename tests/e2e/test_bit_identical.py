@@ -13,7 +13,7 @@ from preloaded import Preloaded
 from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.run import Run, weights
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 IN_RAM = {"type": "in_memory", "in_memory": {"compression": "zstd"}}
 STEPS = {"max_train_steps": 8, "gradient_accumulation_steps": 2, "checkpoint_step_interval": 4}

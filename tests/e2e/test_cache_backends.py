@@ -15,7 +15,6 @@ from gh200_lab.memory_run import begin_memory_run, held, store
 from simpletuner.gh200 import runtime
 from simpletuner.gh200.config.cache_options import CacheOptions
 
-pytestmark = pytest.mark.integration
 LATENTS = CacheOptions(kinds=frozenset({"vae", "image_embed"}), hints=True, preload=False)
 
 

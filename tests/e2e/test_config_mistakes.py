@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from launch_methods import LAUNCH_METHODS, UPSTREAM, Launch, outcomes
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 OTHER = {**UPSTREAM, "output_dir": "other", "max_train_steps": 99}
 # What is wrong, and the key the error has to name.
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {

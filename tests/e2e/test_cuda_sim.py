@@ -15,7 +15,7 @@ from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import Run
 from tests.cuda_sim.needed import cuda_sim_or_skip
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 IMAGES, BATCH, STEPS = 8, 2, 4
 CONFIG = {"max_train_steps": STEPS, "train_batch_size": BATCH}

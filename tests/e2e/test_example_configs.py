@@ -31,7 +31,7 @@ for path in json.loads(names):
 Path(answer).write_text(json.dumps(found))
 """
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_the_forks_loader_reads_every_training_config(tmp_path: Path, forked: Preloaded) -> None:

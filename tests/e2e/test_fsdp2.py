@@ -17,8 +17,6 @@ from gh200_lab.tiny.config import UNIFIED
 from gh200_lab.tiny.run import Run
 
 pytestmark = [
-    pytest.mark.fork,
-    pytest.mark.system,
     pytest.mark.slow(reason="five trainings, four of them with two ranks"),
     pytest.mark.timeout(1800),
 ]

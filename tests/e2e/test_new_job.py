@@ -22,7 +22,7 @@ from gh200_lab.place import environment
 from gh200_lab.tiny.images import make_images
 from gh200_lab.tiny.make import make_family, shared_model
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 MORE = pytest.mark.slow(reason="a cold training each")
 
 

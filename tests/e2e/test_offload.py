@@ -19,7 +19,7 @@ from gh200_lab.tiny.make import make_model
 from gh200_lab.tiny.run import Run, weights
 from tests.cuda_sim.needed import cuda_sim_or_skip
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
+pytestmark = pytest.mark.timeout(2400)
 
 FORK = ROOT / "build" / "fork"
 WIDE = 128  # channels: a UNet of 63 MB in fp32, so that torch's segments of 2 and 20 MB do not hide anything

@@ -18,7 +18,7 @@ from gh200_lab.tiny.run import Run, weights
 from simpletuner.gh200.preemption.marker import MARKER
 from simpletuner.gh200.preemption.signals import EXIT_CODE
 
-pytestmark = [pytest.mark.fork, pytest.mark.system, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 # Eleven micro-batches an epoch: epochs end inside windows, and two datasets are chosen from by the micro-batch's number.
 IMAGES = {"first": 7, "second": 4}

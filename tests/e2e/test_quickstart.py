@@ -24,7 +24,7 @@ print(sorted(pipeline.get_active_adapters()))
 """
 ROWS = 40
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 
 def quick_start(columns: int, *arguments: str) -> Seen:

@@ -13,7 +13,6 @@ from gh200_lab.tiny.run import Run, weights
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp
 
 pytestmark = [
-    pytest.mark.fork,
     pytest.mark.slow(reason="eleven trainings in processes of their own"),
     pytest.mark.timeout(1800),
 ]

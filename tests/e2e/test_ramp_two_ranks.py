@@ -13,7 +13,7 @@ from tiny import Lab
 from gh200_lab.tiny.launch import Launcher
 from simpletuner.gh200.ramp.schedule import GH200GradientRamp
 
-pytestmark = [pytest.mark.fork, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 STEPS, RATE, CLIP = 22, 2e-3, 1e-3
 RAMP = {
     "initial_effective_batch_size": 4,

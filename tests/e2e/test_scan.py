@@ -21,7 +21,7 @@ import pytest
 
 from gh200_lab.first_batch import NAME, Alone, Scene, fast_start, make_images, many_links, queues_that_keep
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 CROPS: list[dict[str, Any]] = [
     {},

@@ -18,7 +18,7 @@ from tiny import Lab
 from gh200_lab.tiny.lab import forget
 from gh200_lab.tiny.run import cached
 
-pytestmark = [pytest.mark.fork, pytest.mark.system, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 KILL_POINTS: dict[str, dict[str, Any]] = {
     "scan begins": {"on": "subprocess.Popen", "of": "headers.py"},

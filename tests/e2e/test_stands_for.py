@@ -29,7 +29,6 @@ from gh200_rebase.syntax.nodes import DEFS, FUNCTIONS
 from gh200_rebase.syntax.source import read_source
 from gh200_rebase.syntax.tree import ChangedTree, DirectoryTree, MemoryTree
 
-pytestmark = pytest.mark.integration
 PROJECT = Project(ROOT)
 UPSTREAM = DirectoryTree(PRISTINE)
 # Methods of Accelerate's objects, which have upstream's names by chance, and of Python's.

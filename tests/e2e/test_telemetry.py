@@ -20,7 +20,7 @@ from simpletuner.gh200.telemetry.reader import read_directory
 from simpletuner.gh200.telemetry.record import Record
 from tests.cuda_sim.processes import HERE, CannotBuild, build
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 STEPS = 24
 OFTEN = {"telemetry_interval": 1}

@@ -16,8 +16,6 @@ from gh200_lab.tiny.run import Run
 from tests.cuda_sim.needed import cuda_sim_or_skip
 
 pytestmark = [
-    pytest.mark.fork,
-    pytest.mark.system,
     pytest.mark.slow(reason="three trainings on the simulated device, two at once"),
     pytest.mark.timeout(1800),
 ]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 from tiny import FORK
 
 from gh200_lab.place import environment
 
-pytestmark = pytest.mark.fork
 ASK = """
 from simpletuner.helpers.training.optimizer_param import is_optimizer_grad_fp32, optimizer_choices
 print(len(optimizer_choices), [name for name in optimizer_choices if is_optimizer_grad_fp32(name)])

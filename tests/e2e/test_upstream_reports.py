@@ -13,7 +13,7 @@ import tiny
 
 from gh200_lab.place import ROOT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 REPORTS = sorted(path.stem for path in (ROOT / "upstream").glob("*.md") if path.stem != "README")
 

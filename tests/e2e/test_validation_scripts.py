@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tiny
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 
 def run(script: str, *arguments: str, cwd: Path) -> tuple[int, str]:

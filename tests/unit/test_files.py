@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from simpletuner.gh200.files import write_whole
-
-pytestmark = pytest.mark.unit
 
 
 def test_own_file_is_whole_and_alone_and_keeps_its_mode(tmp_path: Path) -> None:

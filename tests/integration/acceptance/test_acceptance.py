@@ -20,7 +20,6 @@ from simpletuner.gh200.diagnostic.acceptance.claims import CLAIMS
 from simpletuner.gh200.diagnostic.acceptance.session import PARTS
 from tests.cuda_sim.processes import Machine
 
-pytestmark = pytest.mark.unit
 SCRIPT = REPO / "gh200_diagnostic.py"
 SPEED = {"resident_is_cheap", "to_device_speed", "to_host_speed"}
 ASKED_FOR = {"larger_than_hbm"}

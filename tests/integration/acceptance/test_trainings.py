@@ -12,7 +12,7 @@ import pytest
 from gh200_lab.place import ROOT
 from tests.cuda_sim.processes import CannotBuild, build, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 HBM_MB = 64
 TRAIN = """
 import json, os

@@ -9,7 +9,6 @@ import pytest
 
 from tests.cuda_sim.processes import CannotBuild, Machine, old_bindings
 
-pytestmark = pytest.mark.unit
 MIB = 1 << 20
 # Upstream's torch plays no part here; asking for it would cost a process that imports it.
 RUN = """

@@ -25,7 +25,6 @@ from simpletuner.gh200.diagnostic.machine import Machine, run_limited
 from simpletuner.gh200.diagnostic.software import read_software
 from simpletuner.gh200.diagnostic.torch_build import rejection
 
-pytestmark = pytest.mark.unit
 SCRIPT = REPO / "gh200_diagnostic.py"
 # No site-packages at all: not even torch, pydantic, nvidia-ml-py or cuda-bindings.
 BARE = [sys.executable, "-I", "-S"]

@@ -18,8 +18,6 @@ from gh200_lab.validation.baseline_compare import BadBaseline, compare, read_bas
 from gh200_lab.validation.baseline_load import LoadWatch
 from gh200_lab.validation.baseline_store import store
 
-pytestmark = pytest.mark.unit
-
 
 def record(
     level: float = 0.1, *, seed: int = 1, noise: float = 0.02, other_work: float = 0.0, **more: Any

@@ -81,7 +81,6 @@ def test_bench_tmpfs_copy_is_whole_and_gone_afterwards(tmp_path: Path) -> None:
     assert not copy.exists()
 
 
-@pytest.mark.integration
 def test_bench_command_writes_a_table_json_and_a_plot(tmp_path: Path) -> None:
     done = _bench(
         "staging", "--quick", "--rounds", "1", "--directory", str(tmp_path), "--output", str(tmp_path / "out")

@@ -17,8 +17,6 @@ from gh200_lab.quickstart.page_parts import size
 from gh200_lab.quickstart.report_page import Report, write_page
 from gh200_lab.tiny.run import read_log
 
-pytestmark = pytest.mark.unit
-
 STEP = {"kind": "step", "loss": 1.0, "effective_batch_size": 2, "resident_bytes": 2**30, "learning_rate": 1e-3}
 NOVEMBER = 1_795_000_000.0
 RUNTIME: dict[str, Any] = {
@@ -135,7 +133,6 @@ def test_report_page_images_are_of_one_prompt_first_and_last(tmp_path: Path) -> 
     assert samples.before_and_after(tmp_path) is None
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, False), (1280, True)])
 def test_report_page_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
     browser = need_browser()
@@ -150,7 +147,6 @@ def test_report_page_in_a_browser(tmp_path: Path, width: int, dark: bool) -> Non
     assert seen.look.shows("#66c26a" if dark else "#2e7d32")
 
 
-@pytest.mark.integration
 def test_report_page_that_juts_out_is_noticed(tmp_path: Path) -> None:
     browser = need_browser()
     page = tmp_path / "wide.html"
@@ -162,7 +158,6 @@ def test_report_page_that_juts_out_is_noticed(tmp_path: Path) -> None:
     assert any("nosuch" in message for message in seen.look.console)
 
 
-@pytest.mark.integration
 def test_what_the_browser_complains_about_is_seen(tmp_path: Path) -> None:
     browser = need_browser()
     page = tmp_path / "broken.html"

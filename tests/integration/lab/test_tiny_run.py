@@ -14,8 +14,6 @@ from gh200_lab.tiny.lab import Lab, forget
 from gh200_lab.tiny.launch import Launcher
 from gh200_lab.tiny.run import read_log
 
-pytestmark = pytest.mark.unit
-
 # Stands for upstream's trainer: says what it was given, one file per rank.
 TRAIN = """
 import json, os, sys

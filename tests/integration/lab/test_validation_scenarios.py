@@ -39,7 +39,6 @@ process.end_well_when_asked_to()
 command = [sys.executable, "-c", {launcher!r}, {mark!r}]
 process.run(command, cwd=Path("."), environment={{}}, log=Path("log"), limit={limit})
 """
-pytestmark = pytest.mark.unit
 
 
 @pytest.fixture

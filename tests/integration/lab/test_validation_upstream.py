@@ -22,8 +22,6 @@ from gh200_lab.validation.upstream_select import all_test_files, files_saying, f
 from gh200_lab.validation.upstream_tests import TestRunPlan, compare, losses
 from gh200_lab.validation.upstream_trees import Trees, both_trees, digest, mirror, overridden_modules, patched_modules
 
-pytestmark = pytest.mark.unit
-
 PACKAGE = {
     "simpletuner/__init__.py": "__version__ = '1.2'\n",
     "simpletuner/helpers/__init__.py": "",

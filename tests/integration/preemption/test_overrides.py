@@ -22,7 +22,7 @@ from simpletuner.gh200.preemption.marker import MARKER, PLACE, place_in
 from simpletuner.gh200.preemption.signals import EXIT_CODE, PreemptionError
 from simpletuner.gh200.trainer import LoopCount
 
-pytestmark = [pytest.mark.unit, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 HERE = ROOT / "tests/support"
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from gh200_lab.place import ROOT
 
-pytestmark = pytest.mark.unit
 REPO = ROOT
 SCRIPT = REPO / "scripts" / "slurm" / "gh200.sbatch"
 

@@ -15,7 +15,6 @@ from gh200_lab.place import ROOT
 from simpletuner.gh200.preemption.marker import MARKER, keep_place, mark, place_in, unmark
 from simpletuner.gh200.preemption.signals import EXIT_CODE, SAME_WARNING_SECONDS, PreemptionError, Signals
 
-pytestmark = pytest.mark.unit
 REPO = ROOT
 
 LISTEN = """

@@ -13,8 +13,6 @@ from ramp_fake import Trainer, invented_state_tracker, rows, two_ranks
 
 from simpletuner.gh200.ramp.schedule import SHAPES
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True, scope="module")
 def state_tracker() -> Iterator[None]:

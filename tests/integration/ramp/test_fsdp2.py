@@ -14,7 +14,7 @@ from fsdp2_rank import WINDOWS, one_rank
 
 from gh200_lab.place import ROOT
 
-pytestmark = [pytest.mark.unit, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 HERE = ROOT / "tests/support"
 RANKS = 2
 

@@ -23,7 +23,6 @@ from simpletuner.gh200.ramp.schedule import RampError
 from simpletuner.gh200.telemetry import step_log
 from simpletuner.gh200.trainer import TrainerHooks
 
-pytestmark = pytest.mark.unit
 NAME = "gh200/gradient_noise_scale"
 
 

@@ -23,7 +23,6 @@ from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from tests.integration.ramp.test_accelerate import worst_error
 
 REPO = ROOT
-pytestmark = pytest.mark.unit
 ASKED: dict[str, Any] = {
     "batch_rampup_shape": "measured",
     "initial_effective_batch_size": None,

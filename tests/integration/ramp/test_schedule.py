@@ -18,7 +18,6 @@ from simpletuner.gh200.ramp.from_config import ramp_from_config
 from simpletuner.gh200.ramp.schedule import SHAPES, GH200GradientRamp, RampError
 
 REPO = ROOT
-pytestmark = pytest.mark.unit
 
 ramps = st.builds(
     GH200GradientRamp,

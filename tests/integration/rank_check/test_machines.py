@@ -12,7 +12,6 @@ import pytest
 from two_machines import LIMIT, Machines, missing_privilege
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.slow(reason="two machines in network namespaces, four ranks, and waits for a timeout"),
     pytest.mark.timeout(600),
 ]

@@ -14,7 +14,7 @@ import pytest
 from gh200_lab.place import ROOT
 from simpletuner.gh200.rank_check import RankReport, differences
 
-pytestmark = [pytest.mark.unit, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 REPO = ROOT
 CONFIG = {"seed": "1", "gh200_optimizations.fast_start": "true", "output_dir": '"a"'}
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from rebase_lab import FAKE, Lab, make_lab, snapshot
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:

@@ -19,8 +19,6 @@ from gh200_rebase.workspace import journal
 
 PLACE = Entry("1.0", "applied", 0, 1, "c", "a", "n", "s")
 
-pytestmark = pytest.mark.unit
-
 
 def history(*entries: Entry) -> Lock:
     return Lock({entry.since: "0" for entry in entries}, {"01/x": entries})

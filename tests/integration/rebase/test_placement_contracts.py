@@ -14,7 +14,6 @@ from gh200_rebase.syntax.tree import MemoryTree
 from tests.unit.rebase.test_patchfile import EDIT, rejection, write
 
 
-@pytest.mark.integration
 def test_placement_contract_violation_is_exit_2_with_the_line(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     directory = Path(lab.upstream("v1").removeprefix("path:"))

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from setup_lab import BASE_PYTHON, REQUIREMENTS, bash, program
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def bare_path(tmp_path: Path) -> Path:

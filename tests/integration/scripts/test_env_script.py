@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from setup_lab import BASE_PYTHON, ROOT, program
 
-pytestmark = pytest.mark.unit
-
 SCRIPT = ROOT / "scripts/setup_gh200_env.sh"
 KEYS = "use_uvm:True,uvm_oversubscription_ratio:5.0,uvm_access_pattern:gpu_first"
 DEFAULTS = {

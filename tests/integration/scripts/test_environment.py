@@ -13,8 +13,6 @@ from setup_lab import BASE_PYTHON, REQUIREMENTS, ROOT, find_uv
 
 import gh200_rebase
 
-pytestmark = pytest.mark.unit
-
 LOCKS = ("fork", "tool", "installer", "backend")
 MACHINES = ("x86_64", "aarch64")
 PYTHONS = ("3.12", "3.13")

@@ -13,7 +13,6 @@ from gh200_lab.place import ROOT
 
 TOOLS = Path(sys.executable).parent
 PACKAGES = ("simpletuner", "gh200_rebase", "gh200_lab")
-pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(scope="module")

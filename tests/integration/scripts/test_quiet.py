@@ -21,8 +21,6 @@ from terminal import in_terminal
 from gh200_lab import process, stages
 from gh200_lab.quickstart import run as quickstart
 
-pytestmark = pytest.mark.unit
-
 STAGES = ROOT / "gh200_lab/stages.py"
 TALKER = "for i in $(seq 40); do printf 'Downloading %090d\\n  Downloaded %d [%3d%%]\\n' $i $i $i; sleep 0.02; done; echo Installed 3 packages"
 WIDTHS = (60, 80, 120)

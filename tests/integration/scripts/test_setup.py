@@ -18,8 +18,6 @@ from threading import Thread
 import pytest
 from setup_lab import BASE_PYTHON, REQUIREMENTS, ROOT, Checkout, make_checkout, program, write_wheel
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:

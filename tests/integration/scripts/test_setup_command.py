@@ -9,8 +9,6 @@ import pytest
 from setup_lab import Checkout, find_uv, make_checkout, program
 from terminal import in_terminal
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:

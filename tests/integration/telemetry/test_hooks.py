@@ -33,7 +33,6 @@ from simpletuner.gh200.telemetry.record import Cost, Kind, Record
 from simpletuner.gh200.trainer import TrainerHooks
 from tests.support.fake_cache_backend import DirectoryBackend, tiered
 
-pytestmark = pytest.mark.unit
 SLOWLY = {"telemetry_interval": 3600}
 ON = {"cache_config": {"vae_cache_type": "unified_memory", "preload": False}, "gh200_optimizations": SLOWLY}
 RAMP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 4, "batch_rampup_steps": 6}

@@ -32,7 +32,6 @@ from simpletuner.gh200.telemetry.record import (
     WindowMetrics,
 )
 
-pytestmark = pytest.mark.unit
 GB = 10**9
 WATCH = """
 import sys

@@ -22,8 +22,6 @@ from simpletuner.gh200.errors import ConfigFileError, RejectedConfig
 from simpletuner.gh200.preflight.startup import take_config_flag
 from simpletuner.gh200.state import StateHooks
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True)
 def _quiet_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

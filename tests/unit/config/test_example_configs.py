@@ -18,8 +18,6 @@ TRAINING = [
     path for path in sorted(CONFIG.iterdir()) if path.suffix in (".json", ".toml") and path.name not in DATASET_LISTS
 ]
 
-pytestmark = pytest.mark.unit
-
 
 def load(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text()) if path.suffix == ".toml" else json.loads(path.read_text())

@@ -25,8 +25,6 @@ from simpletuner.gh200.runtime import end
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks
 
-pytestmark = pytest.mark.unit
-
 DOCUMENTED: dict[str, Any] = {
     "cache_config": {
         "vae_cache_type": "unified_memory",

@@ -18,7 +18,6 @@ from simpletuner.gh200.diagnostic.facts import Facts, Preflighted
 from simpletuner.gh200.diagnostic.software import _is_current
 from simpletuner.gh200.diagnostic.status import gb
 
-pytestmark = pytest.mark.unit
 GH200 = "gh200_480gb_numa"
 
 # machine -> checks that do not pass there, apart from what was not asked for

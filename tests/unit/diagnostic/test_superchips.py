@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from diagnostic_lab import changed, diagnose
 
-pytestmark = pytest.mark.unit
 FOUR = "four_superchips"
 UUIDS = [f"GPU-{letter * 8}" for letter in "abcd"]
 

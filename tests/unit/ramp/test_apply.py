@@ -24,7 +24,6 @@ from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from simpletuner.gh200.state import StateHooks
 from simpletuner.gh200.trainer import TrainerHooks
 
-pytestmark = pytest.mark.unit
 REPO = ROOT
 UP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 8, "batch_rampup_steps": 30}
 

@@ -34,7 +34,6 @@ from simpletuner.gh200.ramp.schedule import GH200GradientRamp, RampError
 from simpletuner.gh200.state import StateHooks
 
 REPO = ROOT
-pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True, scope="module")

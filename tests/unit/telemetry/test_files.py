@@ -17,7 +17,6 @@ from simpletuner.gh200.telemetry.files import append, last_lines, path_of
 from simpletuner.gh200.telemetry.reader import NoTelemetry, read_directory
 from simpletuner.gh200.telemetry.record import Record, WindowMetrics
 
-pytestmark = pytest.mark.unit
 NOW = time.time()
 
 

@@ -30,7 +30,6 @@ from simpletuner.gh200.config.schema import CodecName, InMemory
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import OverMemoryLimit
 
-pytestmark = pytest.mark.unit
 LONG = "\u96ea" * 80
 
 

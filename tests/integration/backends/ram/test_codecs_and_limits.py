@@ -18,7 +18,6 @@ from simpletuner.gh200.config.schema import CodecName, InMemory
 from simpletuner.gh200.memory.limits import GB, Limit, memory_limits, over_limit
 from simpletuner.gh200.memory.numa import nodes_without_cpus
 
-pytestmark = pytest.mark.unit
 TEXT = b"a caption that says the same thing again and again. " * 2000
 
 

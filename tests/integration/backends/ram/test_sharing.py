@@ -27,8 +27,6 @@ from simpletuner.gh200.backends.ram.staging import stage
 from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.memory.limits import OverMemoryLimit
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:

@@ -30,7 +30,7 @@ from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import GB, Limit, OverMemoryLimit, format_size
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("temporary")]
+pytestmark = pytest.mark.usefixtures("temporary")
 
 
 def make(root: Path, count: int, size: int = 1000) -> list[Path]:

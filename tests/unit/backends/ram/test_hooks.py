@@ -14,8 +14,6 @@ from simpletuner.gh200.config.schema import InMemory
 from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.errors import GH200Error
 
-pytestmark = pytest.mark.unit
-
 
 def entry(name: str = "photos", **more: Any) -> dict[str, Any]:
     return {"id": name, "type": "in_memory", "instance_data_dir": "/data", "repeats": 2, **more}
