@@ -88,24 +88,24 @@ def read_entry(path: str, arena: TensorArena, *, compressed: bool = False) -> Re
         about = signature_of(before), before.st_size
         if compressed and os.pread(file, 2, 0) == _GZIP:
             with _inflated(file, before.st_size) as plain:
-                value, slots, straight = _taken(plain, f"/proc/self/fd/{plain}", arena)
+                value, slots, straight = _taken(plain, f"/proc/self/fd/{plain}", os.fstat(plain), arena)
             return Read(value, slots, *about, "unpacked" if straight else "torch")
-        value, slots, straight = _taken(file, path, arena)
+        value, slots, straight = _taken(file, path, before, arena)
         return Read(value, slots, *about, "straight" if straight else "torch")
     finally:
         os.close(file)
 
 
-def _taken(file: int, path: str, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], bool]:
+def _taken(file: int, path: str, opened: os.stat_result, arena: TensorArena) -> tuple[Any, tuple[Slot, ...], bool]:
+    reserved: list[Reserved] = []
     try:
-        structure, leaves, starts = _located(file, path)
+        structure, leaves, offsets = _located(path, opened)
+        reserved = arena.reserve(*[leaf.span for leaf in leaves])
+        for leaf, (header, start), place in zip(leaves, offsets, reserved, strict=True):
+            _read_leaf(file, leaf, header, start, place)
     except NotPlain:
+        arena.give_back(reserved)
         return _through_torch(file), (), False
-    reserved = arena.reserve(*[leaf.span for leaf in leaves])
-    try:
-        for leaf, start, place in zip(leaves, starts, reserved, strict=True):
-            if leaf.span and os.preadv(file, [_bytes_of(place)], start) != leaf.span:
-                raise Unreadable("it was truncated while it was read")
     except BaseException:
         arena.give_back(reserved)
         raise
@@ -120,35 +120,47 @@ def _bytes_of(place: Reserved) -> memoryview:
     return memoryview(place.buffer).cast("B")[place.offset : place.offset + place.span]
 
 
-def _located(file: int, path: str) -> tuple[Any, tuple[Leaf, ...], list[int]]:
-    """The entry, its leaves, and where in the open file the bytes of each begin."""
-    if os.pread(file, 4, 0) != _ZIP:
-        raise NotPlain("torch.load looks for an archive's mark at the beginning of a file")
+def _read_leaf(file: int, leaf: Leaf, header: int, start: int, place: Reserved) -> None:
+    """The record's own header and the tensor's bytes in one call: each one gives up the GIL, and waits for it again."""
+    if not leaf.span:
+        return
+    before = bytearray(start - header)
+    count = os.preadv(file, [before, _bytes_of(place)], header)
+    if not before.startswith(_ZIP) or before[_METHOD] != _STORED:
+        raise NotPlain("a damaged or compressed record, which torch does not write")
+    if count != len(before) + leaf.span:
+        raise Unreadable("it was truncated while it was read")
+
+
+def _located(path: str, opened: os.stat_result) -> tuple[Any, tuple[Leaf, ...], list[tuple[int, int]]]:
+    """The entry, its leaves, and where in the file the header of each one's record and its own bytes begin."""
     try:
         # By its path: through the descriptor's link in /proc it takes twice as long.
         archive: Any = torch._C.PyTorchFileReader(path)
-        if not os.path.samestat(os.fstat(file), os.stat(path)):
+        if not os.path.samestat(opened, os.stat(path)):
             raise Unreadable("another file has its path by now")
         if archive.has_record("constants.pkl") or archive.get_record("byteorder") != b"little":
             raise NotPlain("a program, or another byte order")
         for record, text in _FORMAT.items():
             if archive.has_record(record) and archive.get_record(record) != text:
                 raise NotPlain(f"another {record}")
-        structure, leaves = structure_of(archive.get_record("data.pkl"))
-        return structure, leaves, [_start_of(file, archive, leaf) for leaf in leaves]
+        pickled = archive.get_record("data.pkl")
+        if archive.get_record_header_offset("data.pkl"):
+            raise NotPlain("torch.load looks for an archive's mark at the beginning of a file")
+        structure, leaves = structure_of(pickled)
+        return structure, leaves, [_offsets_of(archive, leaf) for leaf in leaves]
     except (RuntimeError, UnicodeDecodeError) as error:
         # A damaged name ends in the message of the error, as it is.
         raise NotPlain(f"no archive of torch's: {error}") from error
 
 
-def _start_of(file: int, archive: Any, leaf: Leaf) -> int:
-    header = archive.get_record_header_offset(leaf.record)
+def _offsets_of(archive: Any, leaf: Leaf) -> tuple[int, int]:
     if archive.get_record_size(leaf.record) != leaf.record_bytes:
         raise NotPlain("a record of another size than its storage")
-    local = os.pread(file, 10, header)
-    if not local.startswith(_ZIP) or local[_METHOD] != _STORED:
-        raise NotPlain("a damaged or compressed record, which torch does not write")
-    return int(archive.get_record_offset(leaf.record)) + leaf.start
+    header, start = archive.get_record_header_offset(leaf.record), archive.get_record_offset(leaf.record) + leaf.start
+    if start - header > _LARGEST_PICKLE:
+        raise NotPlain("a tensor deep inside of a large storage")
+    return header, start
 
 
 @lru_cache(maxsize=1024)
