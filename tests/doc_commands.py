@@ -38,7 +38,7 @@ How = Run | Elsewhere | Program
 
 DIAGNOSTIC = "tests/integration/diagnostic/test_cli.py"
 ALLOCATION = "tests/integration/diagnostic/test_allocation.py"
-ACCEPTANCE = "tests/integration/acceptance/test_acceptance.py"
+ACCEPTANCE = "tests/integration/diagnostic/acceptance/test_acceptance.py"
 REBASE = "tests/integration/rebase/test_cli.py"
 SETUP = "tests/integration/scripts/test_setup.py"
 BENCH = "tests/integration/lab/test_cache_bench.py"
