@@ -18,7 +18,7 @@ from pathlib import Path
 
 VOCABULARY = "scripts/vocabulary.json"
 PACKAGES = ("simpletuner/gh200", "gh200_rebase", "gh200_lab")
-SUFFIXES = {".py", ".sh", ".md", ".toml", ".json", ".html", ".js", ".yaml", ".c", ".h", ""}
+SUFFIXES = {".py", ".sh", ".sbatch", ".svg", ".md", ".toml", ".json", ".html", ".js", ".yaml", ".c", ".h", ""}
 # Written by v1, by SimpleTuner or by a tool; not ours to rename.
 LEFT_OUT = (
     "CHANGELOG.md",

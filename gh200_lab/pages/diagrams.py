@@ -96,7 +96,7 @@ def places() -> str:
             read = "a copy on each side" if GPU in where else "read by the GPU from here"
             _entries(made, 370, top + 74, "latents", read)
         if GPU in where:
-            _entries(made, 660, top + 74, "latents", "while there is room")
+            _entries(made, 660, top + 74, "latents", "while there is space")
         if ahead:
             made.arrow(550, top + 98, 650, top + 98, "prefetch")
         else:

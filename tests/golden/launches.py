@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# The names that the operators' documents promise, and where they are found.
+# The names in the operators' documents, and where they are found.
 NAMES = {
     "simpletuner.gh200": (
         "gh200_uvm_enabled",

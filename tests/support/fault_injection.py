@@ -1,4 +1,4 @@
-"""Runs a driver of trainings with a death or a pause on the way to the first batch.
+"""Runs a driver of trainings that is killed or paused during start-up.
 
 What to do comes as JSON in FAULT_INJECTION: `kill` (SIGKILL so many seconds `after` the first event of
 Python's audit hooks with this name, `on`, whose arguments have the words `of` in them; without a name, after the beginning), `hold`

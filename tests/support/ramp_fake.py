@@ -121,7 +121,6 @@ class Trainer(TrainerHooks):
         self.validation: Validation | None = Validation(self)
         self.split_by: list[int] = []
         self.logged: list[dict[str, Any]] = []
-        self.greeted_with = 0
         self.model: Any = Model()
         self.accelerator.log = lambda values, step=None: self.logged.append(values)
 
@@ -184,7 +183,7 @@ class Trainer(TrainerHooks):
         return -1
 
     def _train_initial_msg(self) -> None:
-        self.greeted_with = self.config.total_batch_size
+        pass
 
     def checkpoint_state_latest(self, output_dir: str) -> str | None:
         names = sorted(path.name for path in Path(output_dir).glob("checkpoint-*"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 PORT = 29533
-# Seconds until a rank that hears nothing ends; ranks that start beside other work come tens of seconds apart.
+# Seconds until a rank without an answer ends; ranks that start beside other work come tens of seconds apart.
 LIMIT = 60
 CABLE = ("ghsc0", "ghsc1")
 RANK = Path(__file__).with_name("two_machines_rank.py")

@@ -98,6 +98,19 @@ def test_a_new_use_of_an_old_word_is_named(names: Path, line: str) -> None:
     assert done.returncode == 1 and "simpletuner/gh200/part.py" in done.stdout and "write: new" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "file",
+    ["simpletuner/gh200/page.js", "gh200_rebase/text.py", "gh200_lab/old_word.py", "tests/test_it.py", "scripts/run.sh",
+     "scripts/job.sbatch", "patches/01-it.toml", "docs/PAGE.md", "docs/image.svg", "README.md", "config/it.json",
+     "tests/cuda_sim/driver.c", "run"],
+)  # fmt: skip
+def test_an_old_word_is_named_in_every_kind_of_file(names: Path, file: str) -> None:
+    (names / file).parent.mkdir(parents=True, exist_ok=True)
+    (names / file).write_text("# an old word\n" if "old_word" not in file else "")
+    done = check_names(names)
+    assert done.returncode == 1 and file in done.stdout, done.stdout
+
+
 def test_a_class_that_is_defined_twice_in_a_package_is_named(names: Path) -> None:
     (names / "simpletuner/gh200/other.py").write_text("class Twin: ...\n")
     (names / "gh200_lab/other.py").write_text("class Twin: ...\n")
