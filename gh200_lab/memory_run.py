@@ -12,15 +12,15 @@ from simpletuner.gh200.runtime import Run, begin, current
 
 def begin_memory_run(options: CacheOptions, settings: Settings | None = None) -> Run:
     run = begin(settings or read_settings({}, {}), options)
-    hooks.begin(run)
+    hooks.report_caches(run)
     return run
 
 
-def held() -> hooks.TensorCaches:
+def tensor_caches() -> hooks.TensorCaches:
     run = current()
     assert run is not None
     return run.part(hooks.TensorCaches)
 
 
 def store() -> CacheStore:
-    return held().opened()
+    return tensor_caches().opened()

@@ -57,7 +57,7 @@ def tiered_backend(store: CacheStore, kind: CacheKind, below: type[Any]) -> Any:
         pass
 
     tiered = Tiered(None, "bench")
-    tiered.hold_entries(store, kind)
+    tiered.attach_store(store, kind)
     return tiered
 
 

@@ -14,6 +14,7 @@ class GH200Error(Exception):
         super().__init__(self.render())
 
     def render(self) -> str:
+        """What, where, why, fix, a line each."""
         parts = [self.what]
         for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):
             if text:

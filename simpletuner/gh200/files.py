@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """What can be made again: figures of this machine, keys of an installed upstream."""
+    """What can be made again: measurements of this machine, keys of an installed upstream."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simpletuner-gh200"
 
 

@@ -1,4 +1,4 @@
-"""Methods of ours in the place of upstream's, by name: on one object of a run, never on its class."""
+"""Overrides of SimpleTuner's methods by name, on one object of a run, never on its class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OPTIONAL = "_gh200_optional"
 
 
 def override[**P, R](method: Callable[P, R]) -> Callable[P, R]:
-    """This method answers for upstream's of the same name, which every release has."""
+    """Overrides the method of the same name, which every release has."""
     setattr(method, _OPTIONAL, False)
     return method
 
@@ -24,7 +24,7 @@ def override_if_present[**P, R](method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Overrides:
-    """`upstream` has the methods of the one object it stands in for, as they were before."""
+    """`upstream` has the overridden methods of the object, as they were before."""
 
     upstream_class: ClassVar[str]
     feature: ClassVar[str]
@@ -35,12 +35,12 @@ class Overrides:
 
     @classmethod
     def answers(cls) -> dict[str, bool]:
-        """The names it answers for, each with whether a release may lack it."""
+        """The names it overrides, each with whether a release may lack it."""
         marks = {name: getattr(getattr(cls, name), _OPTIONAL, None) for name in dir(cls)}
         return {name: optional for name, optional in marks.items() if optional is not None}
 
     def install(self, owner: Any) -> None:
-        """From here on `owner` answers with our methods. A patch expects every one of them of upstream."""
+        """Overrides the methods on `owner`. A patch declares each as expected of SimpleTuner."""
         for name, optional in self.answers().items():
             original = getattr(owner, name, None)
             if original is not None:
@@ -48,7 +48,7 @@ class Overrides:
             elif not optional:
                 raise self.rejection(
                     f"This upstream's {type(owner).__name__} has no {name}.",
-                    why=f"{self.feature} answers through it, and would be silently wrong without it",
+                    why=f"{self.feature} overrides it, and would be silently wrong without it",
                     fix=f"use an upstream release the fork was verified on, or turn {self.feature} off",
                 )
         for name in vars(self.upstream):

@@ -1,4 +1,4 @@
-"""Whether all ranks of a run were told the same: configs and datasets, compared before anything is loaded."""
+"""Whether all ranks of a run have the same config and datasets, compared before anything is loaded."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from .errors import GH200Error
 
-# Seconds between the first rank that is here and the last: all of them have just met to make their process group.
-PATIENCE = 120.0
-_LAST_WORDS = 10.0
-# Machines may keep things in different places, each file of them its own.
+# Between the first rank and the last: all of them have just made their process group.
+TIMEOUT_SECONDS = 120.0
+_READ_SECONDS = 10.0
+# Paths may differ between machines.
 _PLACES = ("_dir", "_path", "_config", "_file")
 
 
@@ -31,7 +31,7 @@ class RankMismatch(GH200Error):
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank was told, and what it finds."""
+    """The config of one rank, and the directories it does not find."""
 
     rank: int
     host: str
@@ -40,53 +40,54 @@ class RankReport:
 
     @property
     def name(self) -> str:
+        """How messages name it."""
         return f"rank {self.rank} on {self.host}"
 
 
 def check_ranks(
-    accelerator: Any, config: Mapping[str, Any], datasets: Sequence[Any] | None, patience: float = PATIENCE
+    accelerator: Any, config: Mapping[str, Any], datasets: Sequence[Any] | None, timeout: float = TIMEOUT_SECONDS
 ) -> None:
     """Every rank stops with the same error where they differ; nothing is drawn from any generator."""
     if accelerator.num_processes < 2:
         return
     values = dict(_flat("", {**config, "datasets": _by_id(datasets or config.get("datasets") or ())}))
     mine = RankReport(accelerator.process_index, socket.gethostname(), values, _missing(datasets or ()))
-    everybody, silent = _hear(mine, accelerator.num_processes, patience)
+    everybody, silent = _exchange(mine, accelerator.num_processes, timeout)
     found = differences(everybody)
     if silent:
         raise RankMismatch(
-            "Not all ranks of this run compare what they were told.",
-            why=f"nothing was heard of rank {', '.join(map(str, silent))} for {patience:.0f} s: it was started without any "
+            "Not all ranks of this run compare their configs.",
+            why=f"no message from rank {', '.join(map(str, silent))} for {timeout:.0f} s: it was started without any "
             f"GH200 setting, from another version, or it is stuck; {mine.name} has some",
             fix="start every rank with the same config and the same version of the fork",
         )
     if found:
         raise RankMismatch(
-            "The ranks of this run were not told the same.",
+            "The ranks of this run have different configs.",
             why="\n".join(found),
             fix="start every rank with the same config, on machines that all have its directories",
         )
 
 
-def _hear(mine: RankReport, ranks: int, patience: float) -> tuple[list[RankReport], list[int]]:
-    """What each rank was told, and who says nothing: asked where the ranks met, as a collective would wait for hours."""
-    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=patience)))
+def _exchange(mine: RankReport, ranks: int, timeout: float) -> tuple[list[RankReport], list[int]]:
+    """The reports of the ranks, and the ranks without one; through a store, as a collective would wait for hours."""
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
     # A process may train several times; each rank counts for itself, and all come to the same number.
     here = f"gh200/ranks/{store.add(f'gh200/ranks/{mine.rank}', 1)}"
     store.set(f"{here}/{mine.rank}", json.dumps(asdict(mine)))
-    until, heard, silent = time.monotonic() + patience, [], []
+    until, heard, silent = time.monotonic() + timeout, [], []
     for rank in range(ranks):
-        # Who was waited for in vain was given all the time there is; the rest is either here or silent too.
+        # After one timeout the others get no further time.
         if _has(store, f"{here}/{rank}", max(0.1, until - time.monotonic())):
-            told = json.loads(store.get(f"{here}/{rank}"))
-            heard.append(RankReport(told["rank"], told["host"], told["values"], tuple(told["missing"])))
+            report = json.loads(store.get(f"{here}/{rank}"))
+            heard.append(RankReport(**report | {"missing": tuple(report["missing"])}))
         else:
             silent.append(rank)
     # The store may live in one of these processes, which must not end before the others have read.
     if store.add(f"{here}/read", 1) == len(heard):
         store.set(f"{here}/all-read", "")
     with contextlib.suppress(RuntimeError):
-        _has(store, f"{here}/all-read", _LAST_WORDS)
+        _has(store, f"{here}/all-read", _READ_SECONDS)
     return heard, silent
 
 

@@ -84,10 +84,12 @@ class Run:
         self.measured[title] = source
 
     def report_on(self, feature: str, detail: str) -> None:
+        """Records that a feature is on."""
         self.unavailable.pop(feature, None)
         self.on[feature] = detail
 
     def report_unavailable(self, feature: str, reason: str) -> None:
+        """Records why a feature is not possible here."""
         self.on.pop(feature, None)
         self.unavailable[feature] = reason
 
@@ -102,6 +104,7 @@ class Run:
         return found
 
     def snapshot(self) -> dict[str, Any]:
+        """The whole run for JSON."""
         return {
             "on": dict(self.on),
             "unavailable": dict(self.unavailable),
@@ -179,4 +182,5 @@ def end() -> None:
 
 
 def log(run: Run) -> None:
+    """Logs the settings of a run."""
     logger.info("\n".join(run.lines()))

@@ -1,4 +1,4 @@
-"""What StateTracker remembers for the fork: the raw config as it was loaded, and the runtime config made of it."""
+"""What StateTracker keeps for the fork: the raw config as it was loaded, and the runtime config made of it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ class StateHooks:
 
     @classmethod
     def set_raw_config(cls, raw: Mapping[str, Any] | None, origins: Mapping[str, str] | None = None) -> None:
+        """The config as it was loaded, and where each key came from."""
         StateHooks._gh200_raw = dict(raw or {})
         StateHooks._gh200_origins = dict(origins or {})
 
     @classmethod
-    def remember_arguments(cls, words: Sequence[str], config: Mapping[str, Any]) -> None:
+    def set_arguments(cls, words: Sequence[str], config: Mapping[str, Any]) -> None:
         """The config that has become these command-line arguments, which keep neither its types nor its nesting."""
         StateHooks._gh200_arguments = (list(words), dict(config))
 
     @classmethod
     def config_of_arguments(cls, words: Sequence[str]) -> dict[str, Any] | None:
+        """The config that became these arguments; None where it is another."""
         known, config = StateHooks._gh200_arguments
         return dict(config) if known and list(words) == known else None
 
@@ -41,18 +43,22 @@ class StateHooks:
 
     @classmethod
     def get_config_file(cls) -> tuple[Path | None, dict[str, str]]:
+        """The file of --config and the origin of each key."""
         return StateHooks._gh200_config_file
 
     @classmethod
     def get_raw_config(cls) -> dict[str, Any]:
+        """A copy of the config as it was loaded."""
         return dict(StateHooks._gh200_raw)
 
     @classmethod
     def get_raw_config_origins(cls) -> dict[str, str]:
+        """Where each key of it came from."""
         return dict(StateHooks._gh200_origins)
 
     @classmethod
     def set_gh200_runtime_config(cls, run: Run | None) -> None:
+        """The run of this process."""
         StateHooks._gh200_run = run
 
     @classmethod

@@ -32,8 +32,8 @@ class TrainerHooks:
         except GH200Error as error:
             self._end_gh200(error)
 
-    def _gh200_config_rejected(self, error: Exception, exit_on_error: bool) -> NoReturn:
-        """A config that cannot be loaded ends the run: upstream would train the one that lies in config/ instead."""
+    def _gh200_reject_config(self, error: Exception, exit_on_error: bool) -> NoReturn:
+        """Ends the run: SimpleTuner would train the config that lies in config/ instead of the one it cannot load."""
         from .config.arguments import rejected
 
         self.gh200_exit_on_error = exit_on_error
@@ -47,112 +47,139 @@ class TrainerHooks:
 
     def _start_gh200_runtime(self) -> None:
         from . import runtime
-        from .backends.ram.registry import StagedDatasets
         from .backends.scan.dummy_scheduler import provide
-        from .backends.tensors import hooks as cache_sites
-        from .config.arguments import remove_blocks, typed_config
-        from .config.cache_options import CacheOptions
-        from .config.dataset_file import entries_of_file, write_inline_datasets
-        from .config.sources import read_settings
         from .console import tidy_console
-        from .preemption.hooks import begin as listen_for_signals
-        from .preflight.output_lock import claim_output
-        from .preflight.startup import check_run
 
         provide()
         runtime.end()
+        settings = self._read_gh200_settings()
+        if not settings.asked:
+            return
+        tidy_console()
+        self._begin_gh200_run(settings)
+        self._write_gh200_datasets(settings)
+
+    def _read_gh200_settings(self) -> Any:
+        """Takes our blocks out of the arguments; the settings of the whole config."""
+        from .config.arguments import remove_blocks, typed_config
+        from .config.dataset_file import entries_of_file
+        from .config.sources import read_settings
+
         remove_blocks(self.config, StateHooks.get_raw_config())
         raw = typed_config(StateHooks.get_raw_config(), self.config)
         StateHooks.set_raw_config(raw, StateHooks.get_raw_config_origins())
         dataset_file = entries_of_file(getattr(self.config, "data_backend_config", None))
-        settings = read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
-        if not settings.asked:
-            return
-        tidy_console()
-        check_run(raw, getattr(self.config, "data_backend_config", None), "the training config")
-        prefetches = cache_sites.upstream_prefetches(self.config)
-        options = CacheOptions.from_settings(settings, upstream_prefetches=prefetches)
-        let_go = claim_output(getattr(self.config, "output_dir", None), os.environ)
-        started = runtime.begin(settings, options)
-        started.at_end(let_go)
-        cache_sites.begin(started)
-        listen_for_signals(started)
-        started.part(StagedDatasets).exit_on_error = self.gh200_exit_on_error
-        runtime.log(started)
+        return read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
+
+    def _begin_gh200_run(self, settings: Any) -> None:
+        """Checks config and machine, locks the output directory, begins the run and logs its settings."""
+        from . import runtime
+        from .backends.ram.registry import StagedDatasets
+        from .backends.tensors.hooks import report_caches, upstream_prefetches
+        from .config.cache_options import CacheOptions
+        from .preemption.hooks import listen_for_signals
+        from .preflight.output_lock import claim_output
+        from .preflight.startup import check_run
+
+        check_run(StateHooks.get_raw_config(), getattr(self.config, "data_backend_config", None), "the training config")
+        options = CacheOptions.from_settings(settings, upstream_prefetches=upstream_prefetches(self.config))
+        release_output = claim_output(getattr(self.config, "output_dir", None), os.environ)
+        run = runtime.begin(settings, options)
+        run.at_end(release_output)
+        report_caches(run)
+        listen_for_signals(run)
+        run.part(StagedDatasets).exit_on_error = self.gh200_exit_on_error
+        runtime.log(run)
+
+    def _write_gh200_datasets(self, settings: Any) -> None:
+        """Datasets of the config itself become the dataset file that SimpleTuner reads."""
+        from .config.dataset_file import write_inline_datasets
+
         if settings.inline_datasets is not None:
             path = write_inline_datasets(settings.inline_datasets, self.config.output_dir)
             self.config.data_backend_config = str(path)
 
-    def _prepare_gh200_ramp(self) -> None:
-        """Builds the ramp: after the Accelerator, whose process count it needs, and before upstream's step maths."""
+    def _start_gh200_features(self) -> None:
+        """Starts what needs the Accelerator, before SimpleTuner's step maths, which the ramp changes."""
         if self.accelerator is None:
             return
         from . import runtime
-        from .config.dataset_file import entries_of_file
-        from .memory.affinity import bind_beside
-        from .offload.hooks import begin as begin_pools
-        from .preemption.hooks import join
-        from .ramp.apply import build_ramp
-        from .rank_check import check_ranks
-        from .telemetry import step_log
+        from .telemetry.step_log import follow
 
-        current = runtime.current()
-        if current is not None:
-            current.hints.settle_on(self.accelerator.device)
-            bind_beside(current.hints.device)
-        # First, so that both get what the ramp adds to each step's entry.
-        self._prepare_gh200_telemetry(current)
-        step_log.follow(self)
+        run = runtime.current()
+        if run is not None:
+            self._bind_gh200_device(run)
+        # Before the ramp, so that both get what it adds to each step's entry.
+        self._create_gh200_telemetry(run)
+        follow(self)
         try:
-            if current is not None:
-                datasets = entries_of_file(getattr(self.config, "data_backend_config", None))
-                check_ranks(self.accelerator, StateHooks.get_raw_config(), datasets)
-                self._place_gh200_caches(current, datasets or [])
-                begin_pools(self, current)
-            self.gh200_ramp_scheduler = build_ramp(self, current.settings if current is not None else None)
-            join(self)
+            if run is not None:
+                self._place_gh200_memory(run)
+            self._build_gh200_ramp(run)
         except GH200Error as error:
             self._end_gh200(error)
-        if current is not None and self.gh200_ramp_scheduler is not None:
-            current.report_on(runtime.RAMP, self.gh200_ramp_scheduler.describe())
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.start()
 
-    def _prepare_gh200_telemetry(self, current: Any) -> None:
+    def _bind_gh200_device(self, run: Any) -> None:
+        """The device of the hints, and the CPUs beside it."""
+        from .memory.affinity import bind_beside
+
+        run.hints.settle_on(self.accelerator.device)
+        bind_beside(run.hints.device)
+
+    def _create_gh200_telemetry(self, run: Any) -> None:
         self._gh200_telemetry = None
-        if current is not None and current.settings.telemetry_interval:
+        if run is not None and run.settings.telemetry_interval:
             from .telemetry.hooks import RunTelemetry
 
-            self._gh200_telemetry = RunTelemetry(self, current)
+            self._gh200_telemetry = RunTelemetry(self, run)
 
-    def _place_gh200_caches(self, current: Any, datasets: list[Any]) -> None:
-        """While the GPU is still idle: how held latents will get there."""
-        if not current.options.kinds:
-            return
-        from .backends.tensors.hooks import device_known
-        from .preflight.config import latent_batch
+    def _place_gh200_memory(self, run: Any) -> None:
+        """Compares the ranks; while the GPU is idle, decides where caches live; begins torch's pools."""
+        from .config.dataset_file import entries_of_file
+        from .offload.hooks import begin_pools
+        from .rank_check import check_ranks
 
-        keys = ("resolution", "resolution_type", "train_batch_size")
-        config = {key: getattr(self.config, key, None) for key in keys}
-        device_known(current, self.accelerator.device, *latent_batch(datasets, config))
+        datasets = entries_of_file(getattr(self.config, "data_backend_config", None))
+        check_ranks(self.accelerator, StateHooks.get_raw_config(), datasets)
+        if run.options.kinds:
+            from .backends.tensors.hooks import decide_placement
+            from .preflight.config import latent_batch
 
-    def _gh200_first_micro_step(self, step: int) -> int:
-        """Training begins: all caches are built, the micro-batch counter starts."""
+            keys = ("resolution", "resolution_type", "train_batch_size")
+            config = {key: getattr(self.config, key, None) for key in keys}
+            decide_placement(run, self.accelerator.device, *latent_batch(datasets or [], config))
+        begin_pools(self, run)
+
+    def _build_gh200_ramp(self, run: Any) -> None:
+        """Builds the ramp and installs the overrides of preemption."""
+        from . import runtime
+        from .preemption.hooks import join_trainer
+        from .ramp.apply import build_ramp
+
+        self.gh200_ramp_scheduler = build_ramp(self, run.settings if run is not None else None)
+        join_trainer(self)
+        if run is not None and self.gh200_ramp_scheduler is not None:
+            run.report_on(runtime.RAMP, self.gh200_ramp_scheduler.describe())
+
+    def _gh200_training_begins(self, step: int) -> int:
+        """All caches are built: frees what is not read any more, accepts signals; the count of micro-batches so far."""
         if StateHooks._gh200_run is None:
             return step
         from .backends.ram.hooks import caches_built
         from .backends.tensors.hooks import training_begins
-        from .preemption.hooks import training_begins as may_leave
+        from .preemption.hooks import accept_signals
 
         caches_built(self.config)
         training_begins()
-        step = may_leave(step)
+        step = accept_signals(step)
         self._gh200_step = step if self._gh200_ramp is None else self._gh200_ramp.first_micro_step(step)
         LoopCount(self)
         return self._gh200_step
 
-    def _gh200_batch_wanted(self) -> None:
-        """The loop counts a micro-batch, or the end of an epoch, and waits for it."""
+    def _gh200_count_micro_batch(self) -> None:
+        """The loop counts a micro-batch, or the end of an epoch, and waits for it; a preempted run ends here."""
         from .preemption.hooks import leave_if_asked
 
         leave_if_asked()
@@ -203,4 +230,4 @@ class LoopCount(Overrides):
     @override
     def _exit_on_signal(self) -> None:
         self.upstream._exit_on_signal()
-        self._trainer._gh200_batch_wanted()
+        self._trainer._gh200_count_micro_batch()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gh200_lab.memory_run import begin_memory_run, held, store
+from gh200_lab.memory_run import begin_memory_run, store, tensor_caches
 from simpletuner.gh200 import runtime
 from simpletuner.gh200.config.cache_options import CacheOptions
 
@@ -73,12 +73,12 @@ def test_only_local_backends_are_built_by_us() -> None:
 
 def test_one_backend_serves_a_dataset_in_ram_and_its_cache(tmp_path: Path) -> None:
     from simpletuner.gh200.backends.ram.backend import GH200InMemoryBackend
-    from simpletuner.gh200.backends.ram.hooks import dataset_entries
+    from simpletuner.gh200.backends.ram.hooks import local_entries
 
     (tmp_path / "data").mkdir()
     caption, latent = tmp_path / "data/1.txt", tmp_path / "data/cache/1.pt"
     caption.write_text("a square")
-    dataset_entries(entries(tmp_path / "data"))
+    local_entries(entries(tmp_path / "data"))
     backend = built("photos", tmp_path / "data")
     assert isinstance(backend, GH200InMemoryBackend) and backend.type == "local"
     assert backend.is_staged(str(caption)) and backend.read(str(caption)) == b"a square"
@@ -108,4 +108,4 @@ def test_one_backend_serves_two_caches_by_their_directories(tmp_path: Path, monk
         backend.write(f"{cache.cache_dir}/1.pt", torch.full((16,), float(number)))
     assert [backend.torch_load(f"{cache.cache_dir}/1.pt")[0].item() for cache in caches.values()] == [0, 1]
     assert {consumer: stats.tensors for consumer, stats in store().stats().items()} == {"device": 1, "host": 1}
-    assert held().report()["caches"]["counts"] == {"held_when_written": 2, "admitted": 2}
+    assert tensor_caches().report()["caches"]["counts"] == {"held_when_written": 2, "admitted": 2}

@@ -57,7 +57,7 @@ def test_the_builder_and_the_factory_site_stage_the_directory(lab: Any, tree: Pa
         lab.Config(tree, in_memory={"compression": "zlib"})
     )
     assert isinstance(built, lab.GH200InMemoryBackend) and built.options.compression == "zlib"
-    in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": "unused"}])
+    in_memory_sites.local_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": "unused"}])
     wrapped = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(Accelerator(), "photos", True))
     assert wrapped.staged_files == built.staged_files > 5
     assert wrapped.type == "local" and wrapped.compress_cache and isinstance(wrapped.accelerator, Accelerator)
@@ -66,7 +66,7 @@ def test_the_builder_and_the_factory_site_stage_the_directory(lab: Any, tree: Pa
 def test_reads_come_from_ram_until_the_epoch_check_sees_the_change(
     lab: Any, tree: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
+    in_memory_sites.local_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
     backend = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
     (tree / "a.txt").write_text("changed on disk")
     assert backend.read(str(tree / "a.txt")).startswith(b"a red square")
@@ -128,7 +128,7 @@ def test_memory_is_freed_after_the_caches_only_where_asked_and_unused(
     lab: Any, tree: Path, entry: dict[str, Any], args: dict[str, Any], freed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)} | entry])
+    in_memory_sites.local_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)} | entry])
     backend = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
     in_memory_sites.caches_built(args)
     assert (backend.staged_files == 0) is freed
@@ -147,7 +147,7 @@ def test_a_pickled_backend_reads_from_disk_and_what_it_writes_is_seen(lab: Any, 
 
 def test_what_processes_of_upstreams_write_is_never_served_stale(lab: Any, tree: Path) -> None:
     """Conditioning generation: they get a description of the target, here of another dataset on the same directory."""
-    in_memory_sites.dataset_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
+    in_memory_sites.local_entries([{"id": "photos", "type": "in_memory", "instance_data_dir": str(tree)}])
     ram = builders.local_dataset(lab.Config(tree), lab.LocalDataBackend(None, "photos"))
     target = lab.Config(tree)
     target.id = "edges"

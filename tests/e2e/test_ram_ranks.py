@@ -48,7 +48,7 @@ def entry(name: str, root: Path, **more: Any) -> dict[str, Any]:
 
 def test_two_ids_on_one_directory_are_one_memory_and_see_each_others_changes(lab: Any, tree: Path) -> None:
     (tree.parent / "alias").symlink_to(tree)
-    in_memory_sites.dataset_entries([entry("a", tree), entry("b", tree.parent / "alias")])
+    in_memory_sites.local_entries([entry("a", tree), entry("b", tree.parent / "alias")])
     one, two = built(lab, "a", tree), built(lab, "b", tree.parent / "alias")
     assert one._arena is two._arena is not None
     one.write(str(tree / "a.txt"), b"new")
@@ -62,7 +62,7 @@ def test_two_ids_on_one_directory_are_one_memory_and_see_each_others_changes(lab
 @pytest.mark.parametrize("codec", [None, "lz4"])
 def test_a_dataset_inside_another(lab: Any, tree: Path, order: tuple[str, str], codec: str | None) -> None:
     roots = {"outer": tree, "inner": tree / "sub"}
-    in_memory_sites.dataset_entries(
+    in_memory_sites.local_entries(
         [entry("outer", tree), entry("inner", tree / "sub", in_memory={"compression": codec})]
     )
     backends = {name: built(lab, name, roots[name]) for name in order}
@@ -73,9 +73,7 @@ def test_a_dataset_inside_another(lab: Any, tree: Path, order: tuple[str, str], 
 
 
 def test_a_local_dataset_on_the_same_directory_is_seen_too(lab: Any, tree: Path) -> None:
-    in_memory_sites.dataset_entries(
-        [entry("ram", tree), {"id": "disk", "type": "local"}, {"id": "far", "type": "local"}]
-    )
+    in_memory_sites.local_entries([entry("ram", tree), {"id": "disk", "type": "local"}, {"id": "far", "type": "local"}])
     ram, disk = built(lab, "ram", tree), built(lab, "disk", tree / "sub")
     assert ram.read(str(tree / "sub/b.txt")) == b"a gradient"
     disk.write(str(tree / "sub/b.txt"), b"by the local one")
@@ -95,7 +93,7 @@ def test_a_directory_or_limit_that_cannot_be_used_is_exit_2(
 ) -> None:
     given = entry("x", tree) | change
     given["instance_data_dir"] = given["instance_data_dir"].format(root=tree)
-    in_memory_sites.dataset_entries([given])
+    in_memory_sites.local_entries([given])
     staged_for_use().exit_on_error = True
     try:
         with pytest.raises(SystemExit) as ended:
@@ -106,7 +104,7 @@ def test_a_directory_or_limit_that_cannot_be_used_is_exit_2(
 
 
 def test_a_program_that_embeds_the_trainer_gets_the_error(lab: Any, tree: Path) -> None:
-    in_memory_sites.dataset_entries([entry("x", tree, in_memory={"memory_limit_gb": 1e-6})])
+    in_memory_sites.local_entries([entry("x", tree, in_memory={"memory_limit_gb": 1e-6})])
     with pytest.raises(OverMemoryLimit):
         built(lab, "x", tree)
 
@@ -132,7 +130,7 @@ def test_audio_that_upstream_opens_past_the_backend_comes_from_ram(
     monkeypatch.setattr(tempfile, "tempdir", str(tree.parent / "tmp"))
     tone(tree / "tone.wav", 440)
     shutil.copy(tree / "tone.wav", tree.parent / "kept.wav")
-    in_memory_sites.dataset_entries([entry("x", tree, in_memory={"compression": compression})])
+    in_memory_sites.local_entries([entry("x", tree, in_memory={"compression": compression})])
     backend = built(lab, "x", tree)
     wanted, rate = load_audio(str(tree.parent / "kept.wav"))
     track, _ = load_audio_from_video(str(tree.parent / "kept.wav"), rate, 1)
@@ -162,7 +160,7 @@ def test_no_upstream_module_imports_an_audio_loader_directly(lab: Any) -> None:
 def test_media_that_cannot_be_opened_in_ram_are_opened_on_disk(
     lab: Any, tree: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    in_memory_sites.dataset_entries([entry("x", tree)])
+    in_memory_sites.local_entries([entry("x", tree)])
     backend = built(lab, "x", tree)
     assert backend.staged_files
 
@@ -190,7 +188,7 @@ def test_audio_and_video_are_opened_in_ram_under_their_own_name(
 ) -> None:
     """Which bytes are opened, not how they are decoded: this machine may have no ffmpeg."""
     (tree / name).write_bytes(b"staged bytes " * 1000)
-    in_memory_sites.dataset_entries([entry("x", tree, in_memory={"compression": compression})])
+    in_memory_sites.local_entries([entry("x", tree, in_memory={"compression": compression})])
     backend = built(lab, "x", tree)
     monkeypatch.setattr(
         loader.format(local=lab.LocalDataBackend.__module__), lambda path: (path, Path(path).read_bytes())

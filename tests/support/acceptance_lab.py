@@ -24,7 +24,7 @@ from simpletuner.gh200.diagnostic.machine import Machine, Ran, run_limited
 STOCK = dict(losses=("0x1p0", "0x1p-1"), updates=("a", "b"), weights={{"unet": "c"}}, step_seconds=(1.0, 0.5))
 SMI = {smi!r}
 # Torch is replaced by its recorded description and timings.
-TORCH = {{"FACTS": Ran(0, "FACTS " + json.dumps({torch!r})), "time_ways": Ran({ways_code!r}, "WAYS " + json.dumps({ways!r}))}}
+TORCH = {{"FACTS": Ran(0, "FACTS " + json.dumps({torch!r})), "time_transfer_paths": Ran({ways_code!r}, "WAYS " + json.dumps({ways!r}))}}
 
 class Played:
     closed = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from simpletuner.gh200.backends.tensors import hooks as cache_sites
+from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.backends.tensors.backend import UnifiedCacheTier
 from simpletuner.gh200.config.cache_options import CacheOptions
 
@@ -72,8 +72,8 @@ DATASETS = {"vae": "image", "text": "text_embeds"}
 
 def tiered(backend: Any, kind: str = "vae") -> Any:
     """The backend, its tier in use where caches of that kind are kept in memory."""
-    if cache_sites.cache_is_held(DATASETS[kind]):
-        cache_sites.attach_cache_tier(backend, DATASETS[kind])
+    if hooks.is_cached(DATASETS[kind]):
+        hooks.attach_cache_tier(backend, DATASETS[kind])
     return backend
 
 

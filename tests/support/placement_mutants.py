@@ -28,16 +28,18 @@ START = 'step = self.state["global_step"]'
 LOGS = "logs = {...}"
 
 ORDER = (
-    Mutant("01/prepare-ramp", "third_accelerator_after", (("after", PARSE, SAFETY, ACCELERATOR),)),
+    Mutant("01/start-features", "third_accelerator_after", (("after", PARSE, SAFETY, ACCELERATOR),)),
     Mutant(
-        "01/prepare-ramp", "accelerator_at_the_end", (("after", PARSE, "self.config.learning_rate = ...", ACCELERATOR),)
+        "01/start-features",
+        "accelerator_at_the_end",
+        (("after", PARSE, "self.config.learning_rate = ...", ACCELERATOR),),
     ),
     Mutant(
-        "01/prepare-ramp",
+        "01/start-features",
         "safety_check_above_the_accelerator",
         (("drop", PARSE, SAFETY), ("after", PARSE, NO_CONFIG, "safety_check(args=self.config, accelerator=None)")),
     ),
-    Mutant("01/prepare-ramp", "rate_scaled_before", (("before", PARSE, SAFETY, "self.config.learning_rate = 1.0"),)),
+    Mutant("01/start-features", "rate_scaled_before", (("before", PARSE, SAFETY, "self.config.learning_rate = 1.0"),)),
     Mutant("01/configure", "loaded_again", (("before", PARSE, SAFETY, "self.config = load_config(None)"),)),
     Mutant("01/configure", "accelerator_before", (("before", PARSE, NO_CONFIG, ACCELERATOR),)),
     Mutant(
@@ -45,11 +47,11 @@ ORDER = (
         "signals_looked_for_behind",
         (("drop", TRAIN, "self._exit_on_signal()"), ("after", TRAIN, ACCUMULATE, "self._exit_on_signal()")),
     ),
-    Mutant("01/first-micro-step", "counted_before", (("before", TRAIN, START, "step = 0\nstep += 1"),)),
+    Mutant("01/training-begins", "counted_before", (("before", TRAIN, START, "step = 0\nstep += 1"),)),
 )
 DATAFLOW = (
-    Mutant("01/first-micro-step", "start_stored_again", (("after", TRAIN, START, "step = int(step)"),)),
-    Mutant("01/first-micro-step", "start_unpacked_again", (("after", TRAIN, START, "step, rest = 0, 0"),)),
+    Mutant("01/training-begins", "start_stored_again", (("after", TRAIN, START, "step = int(step)"),)),
+    Mutant("01/training-begins", "start_unpacked_again", (("after", TRAIN, START, "step, rest = 0, 0"),)),
     Mutant(
         "01/micro-batch",
         "counted_behind_accumulate",
@@ -103,7 +105,7 @@ UNREACHED = (
     Mutant("01/micro-batch", "finally", (("before", TRAIN, ACCUMULATE, "try:\n    step\nfinally:\n    return"),)),
     Mutant("01/micro-batch", "match", (("before", TRAIN, ACCUMULATE, "match step:\n    case _:\n        return"),)),
     Mutant("01/micro-batch", "assert_false", (("before", TRAIN, ACCUMULATE, "assert False"),)),
-    Mutant("01/first-micro-step", "return_at_once", (("before", TRAIN, START, "return self.train_later()"),)),
+    Mutant("01/training-begins", "return_at_once", (("before", TRAIN, START, "return self.train_later()"),)),
     Mutant("01/base", "class_made_anew", (("after", "", "class Trainer(...):\n    ...", "class Trainer:\n    pass"),)),
     Mutant("01/base", "class_is_another", (("after", "", "class Trainer(...):\n    ...", "Trainer = object"),)),
     Mutant(
@@ -128,5 +130,5 @@ HARMLESS = (
     ),
     Mutant("01/micro-batch", "read_after", (("after", TRAIN, ACCUMULATE, "print(step, prepared_batch)"),)),
     Mutant("01/base", "decorated", (("after", "", "class Trainer(...):\n    ...", "Trainer = final(Trainer)"),)),
-    Mutant("01/prepare-ramp", "another_before", (("before", PARSE, SAFETY, "self.accelerator = Accelerator()"),)),
+    Mutant("01/start-features", "another_before", (("before", PARSE, SAFETY, "self.accelerator = Accelerator()"),)),
 )

@@ -44,7 +44,7 @@ class Trainer:
         self.asked += 1
 
     _gh200_telemetry = None
-    _gh200_batch_wanted = TrainerHooks._gh200_batch_wanted
+    _gh200_count_micro_batch = TrainerHooks._gh200_count_micro_batch
 
     def checkpoint_state_save(self, output_dir: str, suffix: str | None = None) -> str:
         if self.full:

@@ -12,7 +12,7 @@ from ..runtime import current
 from .ram.backend import GH200InMemoryBackend, local_backend, watched_backend
 from .ram.hooks import is_in_memory
 from .tensors.backend import UnifiedCacheTier
-from .tensors.hooks import attach_cache_tier, cache_is_held
+from .tensors.hooks import attach_cache_tier, is_cached
 
 
 class UnifiedCacheBackend(UnifiedCacheTier, LocalDataBackend):  # type: ignore[misc]
@@ -40,10 +40,10 @@ def _in_a_run(builder: Any) -> Any:
 def local_dataset(config: Any, backend: Any) -> Any:
     """In-memory datasets are local ones to upstream, which compares types in thirty places."""
     dataset_type = _dataset_type(config)
-    held = cache_is_held(dataset_type)
-    kind = InMemoryCacheBackend if held else GH200InMemoryBackend
+    cached = is_cached(dataset_type)
+    kind = InMemoryCacheBackend if cached else GH200InMemoryBackend
     backend = (local_backend if is_in_memory(config) else watched_backend)(config, backend, kind)
-    if held:
+    if cached:
         if not isinstance(backend, UnifiedCacheTier):
             backend = UnifiedCacheBackend(backend.accelerator, backend.id, backend.compress_cache)
         attach_cache_tier(backend, dataset_type)

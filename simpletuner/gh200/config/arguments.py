@@ -39,7 +39,7 @@ def config_arguments(mapping: Mapping[str, object], words: list[str]) -> list[st
         read_config_settings(config, os.environ)
         words = [word for word in words if plain_key(word.partition("=")[0]) not in blocks]
         words += [f"--{name}={_sendable(value)}" for name, value in blocks.items()]
-    StateHooks.remember_arguments(words, config)
+    StateHooks.set_arguments(words, config)
     return words
 
 
@@ -209,7 +209,7 @@ def take_config_flag() -> None:
     words = normalize_args(config)
     flags = _values(typed)
     raw = (StateHooks.config_of_arguments(words) or {}) | flags
-    StateHooks.remember_arguments([*words, *typed], raw)
+    StateHooks.set_arguments([*words, *typed], raw)
     StateHooks.set_config_file(path, {key: "command line" if key in flags else f"config file {path}" for key in raw})
     sys.argv[1:] = [*words, *typed]
     os.environ["SIMPLETUNER_CONFIG_BACKEND"] = "cmd"

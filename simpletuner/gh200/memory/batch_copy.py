@@ -100,6 +100,7 @@ class OneCopy:
         return there
 
     def close(self) -> None:
+        """Frees the buffer once the last copy is done."""
         with self._lock:
             if self._copied is not None:
                 self._copied.synchronize()

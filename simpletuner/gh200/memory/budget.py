@@ -37,10 +37,12 @@ class ManagedBudget:
 
     @property
     def address(self) -> int:
+        """Of the shared counters, for native code."""
         return int(self._cells.ctypes.data)
 
     @property
     def pools(self) -> int:
+        """Bytes of torch's pools."""
         return int(self._cells[IN_USE])
 
     def look(self) -> Limit:
@@ -52,13 +54,16 @@ class ManagedBudget:
         return self.tightest
 
     def over_limit(self, in_use: int) -> str:
+        """What is wrong where the bound is met."""
         return f"{self.name}: {format_size(self.limit)}, {format_size(in_use)} of it in use"
 
-    def over_room(self, left: int) -> str:
+    def over_available(self, left: int) -> str:
+        """What is wrong where memory is short."""
         return f"{self.tightest.name}: {format_size(left)}"
 
 
 def managed_budget(hbm: int, ratio: float, limit_gb: float | None) -> ManagedBudget:
+    """The tighter of the oversubscription ratio and the limit of the operator."""
     bounds = {f"uvm_oversubscription_ratio {ratio:g} x {format_size(hbm)} of GPU memory": int(hbm * ratio)}
     if limit_gb is not None:
         bounds["managed_memory_limit_gb"] = int(limit_gb * GB)

@@ -79,6 +79,7 @@ class Driver:
             raise DriverUnavailable("the CUDA driver sees no GPU", fix="check CUDA_VISIBLE_DEVICES and nvidia-smi")
 
     def call(self, name: str, *arguments: Any) -> Any:
+        """Calls the driver and checks the result."""
         if os.getpid() != self._pid:
             raise CudaError(name, "CUDA_ERROR_NOT_INITIALIZED")  # a forked child inherits no usable CUDA state
         try:
@@ -114,6 +115,7 @@ class Driver:
 
     @contextmanager
     def on_device(self, device: int) -> Iterator[None]:
+        """Makes the primary context of a device current."""
         self.call("cuCtxPushCurrent", self._context(device))
         try:
             yield
@@ -152,6 +154,7 @@ class Driver:
         return int(location.type) | int(location.id) << 32
 
     def allocate_managed(self, size: int, device: int) -> int:
+        """The address of new managed memory."""
         pointer = 0
         try:
             with self.on_device(device):
@@ -163,6 +166,7 @@ class Driver:
         return pointer
 
     def free(self, pointer: int, device: int) -> None:
+        """Frees managed memory."""
         self._give_back("cuMemFree", pointer, device)
 
     def _give_back(self, name: str, what: int, device: int) -> None:
@@ -177,10 +181,12 @@ class Driver:
                     raise
 
     def advise(self, pointer: int, size: int, advice: Advice, place: Place, device: int) -> None:
+        """Gives advice on a range."""
         with self.on_device(device):
             self.call(self._advise_name, pointer, size, self._api.CUmem_advise(advice), self._location(place))
 
     def prefetch(self, pointer: int, size: int, place: Place, stream: int, device: int) -> None:
+        """Moves a range in the order of a stream."""
         with self.on_device(device):
             self.call(self._prefetch_name, pointer, size, self._location(place), NO_FLAGS, stream)
 
@@ -217,9 +223,11 @@ class Driver:
         return int(value)
 
     def device_attribute(self, attribute: DeviceAttribute, device: int) -> int:
+        """The value of one attribute."""
         return int(self.call("cuDeviceGetAttribute", self._api.CUdevice_attribute(attribute), device))
 
     def device_name(self, device: int) -> str:
+        """The driver's name of a device."""
         name: bytes = self.call("cuDeviceGetName", 256, device)
         return name.split(b"\0", 1)[0].decode()
 
@@ -241,10 +249,12 @@ class Driver:
         return int(self.call("cuDeviceTotalMem", self.call("cuDeviceGet", device)))
 
     def create_stream(self, device: int) -> int:
+        """A stream that does not wait for the null stream."""
         with self.on_device(device):
             return int(self.call("cuStreamCreate", STREAM_NON_BLOCKING))
 
     def destroy_stream(self, stream: int, device: int) -> None:
+        """Frees a stream."""
         self._give_back("cuStreamDestroy", stream, device)
 
     def finish_stream(self, stream: int, device: int) -> None:
@@ -253,10 +263,12 @@ class Driver:
             self.call("cuStreamSynchronize", stream)
 
     def create_event(self, device: int) -> int:
+        """An event without timing."""
         with self.on_device(device):
             return int(self.call("cuEventCreate", EVENT_DISABLE_TIMING))
 
     def record_event(self, event: int, stream: int, device: int) -> None:
+        """Records an event in a stream."""
         with self.on_device(device):
             self.call("cuEventRecord", event, stream)
 
@@ -266,9 +278,11 @@ class Driver:
             self.call("cuStreamWaitEvent", stream, event, NO_FLAGS)
 
     def destroy_event(self, event: int, device: int) -> None:
+        """Frees an event."""
         self._give_back("cuEventDestroy", event, device)
 
     def event_reached(self, event: int, device: int) -> bool:
+        """Whether everything before the event is done."""
         try:
             with self.on_device(device):
                 self.call("cuEventQuery", event)
@@ -279,6 +293,7 @@ class Driver:
         return True
 
     def synchronize(self, device: int) -> None:
+        """Waits for everything on the device."""
         with self.on_device(device):
             self.call("cuCtxSynchronize")
 

@@ -34,10 +34,13 @@ class CudaError(GH200Error):
 
     @property
     def device_gone(self) -> bool:
+        """Whether no further call can succeed."""
         return self.name in GONE
 
 
 class Advice(IntEnum):
+    """Values of CUmem_advise."""
+
     SET_READ_MOSTLY = 1
     UNSET_READ_MOSTLY = 2
     SET_PREFERRED_LOCATION = 3
@@ -45,6 +48,8 @@ class Advice(IntEnum):
 
 
 class DeviceAttribute(IntEnum):
+    """Values of CUdevice_attribute."""
+
     MANAGED_MEMORY = 83
     PAGEABLE_MEMORY_ACCESS = 88
     CONCURRENT_MANAGED_ACCESS = 89
@@ -56,6 +61,8 @@ class DeviceAttribute(IntEnum):
 
 
 class RangeAttribute(IntEnum):
+    """Values of CUmem_range_attribute."""
+
     READ_MOSTLY = 1
     PREFERRED_LOCATION = 2
     LAST_PREFETCH_LOCATION = 4

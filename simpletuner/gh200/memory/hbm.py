@@ -28,7 +28,7 @@ def kept_by_the_driver(device: int) -> bool:
 
 
 class HbmShare:
-    """How many bytes of held memory may prefer the GPU: none until training has taken what it needs."""
+    """How many bytes of cached memory may prefer the GPU: none until training has allocated what it needs."""
 
     def __init__(self) -> None:
         self.bytes: int | None = None
@@ -45,6 +45,7 @@ class HbmShare:
         return self.bytes is None and optimizer_step - self._first_step >= FIRST_STEPS
 
     def measured(self, free: int, total: int) -> None:
+        """The share: free memory less a margin."""
         self.bytes = max(0, free - int(total * MARGIN))
         logger.info("GH200 memory: caches may use %d of %d free bytes of HBM", self.bytes, free)
 
@@ -73,8 +74,10 @@ class HbmShare:
         self.bytes = 0
 
     def give_back(self, size: int) -> None:
+        """Returns bytes to the share."""
         with self._lock:
             self.given -= size
 
     def report(self) -> dict[str, int | None]:
+        """The share and how much of it is in use."""
         return {"bytes": self.bytes, "given": self.given}

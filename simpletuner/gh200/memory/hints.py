@@ -29,6 +29,8 @@ logger = logging.getLogger("gh200.uvm")
 
 
 class Outcome(StrEnum):
+    """What became of a hint."""
+
     APPLIED = "applied"
     NOT_MANAGED = "not_managed"
     SMALLER_THAN_A_PAGE = "smaller_than_a_page"
@@ -72,6 +74,7 @@ class Hints:
             return "cpu_first"
 
     def close(self) -> None:
+        """Frees the stream and event of prefetches."""
         self.mover.close()
 
     def settle_on(self, device: torch.device | None) -> None:
@@ -83,14 +86,17 @@ class Hints:
 
     @property
     def enabled(self) -> bool:
+        """Whether hints act: the override where there is one, else the settings."""
         return self.options.hints if Hints.override is None else Hints.override
 
     def count(self, hint: str, outcome: Outcome) -> Outcome:
+        """Counts an outcome and returns it."""
         with self.lock:
             self.counts[hint, outcome] += 1
         return outcome
 
     def failed(self, hint: str, error: CudaError) -> Outcome:
+        """Counts a CUDA error and warns of the first of each name."""
         with self.lock:
             self.errors[error.name] += 1
             first = self.errors[error.name] == 1
@@ -103,6 +109,7 @@ class Hints:
         return Outcome.UNSUPPORTED if unsupported else Outcome.FAILED
 
     def report(self) -> dict[str, Any]:
+        """Counters of hints, errors and copies."""
         with self.lock:
             hints: dict[str, dict[str, int]] = {}
             for (hint, outcome), count in sorted(self.counts.items()):
@@ -146,6 +153,7 @@ def cuda_device() -> int:
 
 @cache
 def supports(attribute: DeviceAttribute, device: int) -> bool:
+    """Whether a device has an attribute; cached."""
     driver = load_driver()
     return isinstance(driver, Driver) and bool(driver.device_attribute(attribute, device))
 
@@ -167,6 +175,7 @@ def attempt(hint: str, call: Callable[[Driver], Outcome]) -> Outcome:
 
 
 def reachable(driver: Driver, tensor: torch.Tensor, device: int) -> tuple[Outcome, ManagedRange | None]:
+    """Whether hints apply to a tensor, and its managed allocation."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda") or not extent(tensor):

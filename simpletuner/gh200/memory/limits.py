@@ -42,6 +42,7 @@ class Cgroup:
 
     @property
     def free_bytes(self) -> int:
+        """What may still be allocated in it."""
         return max(0, self.limit_bytes - self.used_bytes + self.reclaimable_bytes)
 
 
@@ -68,16 +69,12 @@ def memory_limits(
     nodes: Path = SYSFS,
 ) -> list[Limit]:
     """Every limit that applies, smallest first. Headroom is left under the system's limits, not the operator's own."""
-    total, available = (
-        _cpu_memory(proc, nodes, *fields) for fields in (("MemTotal",) * 2, ("MemAvailable", "MemFree"))
-    )
+    total, free = (_cpu_memory(proc, nodes, *fields) for fields in (("MemTotal",) * 2, ("MemAvailable", "MemFree")))
     headroom = min(_LARGEST_HEADROOM, total // 10)
-    limits = [
-        Limit("machine", "free memory of the machine (MemAvailable, less headroom)", max(0, available - headroom))
-    ]
+    limits = [Limit("machine", "free memory of the machine (MemAvailable, less headroom)", max(0, free - headroom))]
     for group in cgroups(proc, cgroup):
-        room = max(0, group.free_bytes - min(headroom, group.free_bytes // 10))
-        limits.append(Limit("cgroup", f"memory limit of the cgroup {group.name} (less headroom)", room))
+        available = max(0, group.free_bytes - min(headroom, group.free_bytes // 10))
+        limits.append(Limit("cgroup", f"memory limit of the cgroup {group.name} (less headroom)", available))
     if memory_limit_gb is not None:
         limits.append(Limit("operator", "in_memory.memory_limit_gb", int(memory_limit_gb * GB)))
     return sorted(limits, key=lambda limit: limit.bytes)

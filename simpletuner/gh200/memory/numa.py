@@ -13,6 +13,7 @@ _MPOL_BIND = 2
 
 
 def nodes_without_cpus(sysfs: Path = SYSFS) -> set[int]:
+    """Such as a GPU's memory."""
     return listed(sysfs / "has_memory") - listed(sysfs / "has_cpu")
 
 
@@ -31,6 +32,7 @@ def keep_to_cpu_memory(sysfs: Path = SYSFS) -> str:
 
 
 def bind_thread(nodes: set[int]) -> str:
+    """Binds new pages of this thread to the nodes; returns what went wrong."""
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None:
         return f"no memory policy call known for {platform.machine()}"
@@ -38,7 +40,7 @@ def bind_thread(nodes: set[int]) -> str:
     for node in nodes:
         words[node // 64] |= 1 << (node % 64)
     libc = ctypes.CDLL(None, use_errno=True)
-    # The kernel reads one bit less than it is told.
+    # The kernel reads one bit less than the given size.
     if libc.syscall(number, _MPOL_BIND, words, ctypes.c_ulong(len(words) * 64 + 1)) == 0:
         return ""
     return f"set_mempolicy: {os.strerror(ctypes.get_errno())}"

@@ -15,6 +15,7 @@ ALIGNMENT = 256  # of a tensor among others in one piece of memory: what the wid
 
 
 def aligned(span: int) -> int:
+    """A size rounded up to the alignment."""
     return -(-span // ALIGNMENT) * ALIGNMENT
 
 

@@ -48,6 +48,7 @@ class Mover:
             self._bytes += sum(size for _, size in whole)
 
     def report(self) -> dict[str, int]:
+        """Moves and bytes so far."""
         return {"moves": self._moves, "moved_bytes": self._bytes}
 
     def close(self) -> None:

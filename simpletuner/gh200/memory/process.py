@@ -17,6 +17,7 @@ class ProcessMemory:
 
 
 def process_memory(status: Path = STATUS) -> ProcessMemory:
+    """Of this process now."""
     fields = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8", errors="replace").splitlines())
     resident, shared = (int(fields.get(name, "0").split()[0]) * 1024 for name in ("VmRSS", "RssShmem"))
     return ProcessMemory(resident, shared)

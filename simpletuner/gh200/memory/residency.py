@@ -1,4 +1,4 @@
-"""Where managed memory is, as far as the driver tells: which side a range prefers, and where it was last sent as a whole."""
+"""Where managed memory is, as the driver reports it: which side a range prefers, and where it was last sent as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways a batch of held entries can get to the GPU, timed side by side on this machine."""
+"""The transfer paths of a batch of cached entries to the GPU, timed side by side on this machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, loa
 from .limits import memory_limits
 from .pages import aligned
 
-Way = Literal["managed", "pinned", "hbm", "stock"]
-WAYS: Final[tuple[Way, ...]] = ("managed", "pinned", "hbm", "stock")
-WORDS: Final[dict[Way, str]] = {
+TransferPath = Literal["managed", "pinned", "hbm", "stock"]
+TRANSFER_PATHS: Final[tuple[TransferPath, ...]] = ("managed", "pinned", "hbm", "stock")
+DESCRIPTIONS: Final[dict[TransferPath, str]] = {
     "managed": "views of managed memory, read by the GPU where it is",
     "pinned": "plain RAM, one pinned buffer, one copy a batch",
     "hbm": "resident in the GPU's own memory",
-    "stock": "upstream's way: every entry pinned anew and copied",
+    "stock": "SimpleTuner's own: every entry pinned anew and copied",
 }
 SECONDS = 1.5
 _LEAST, _MOST = 3, 60  # rounds
@@ -38,7 +38,7 @@ Batch = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds from held entries to one batch on the GPU, complete."""
+    """Seconds from cached entries to one complete batch on the GPU."""
 
     median: float
     lowest: float
@@ -47,58 +47,65 @@ class Timing:
 
 @dataclass(frozen=True)
 class Timed:
-    """What was measured with batches of so many bytes; a way that failed has a reason instead of a timing."""
+    """What was measured with batches of so many bytes; a path that failed has its reason in `failed`."""
 
     batch_bytes: int
     entries: int
     rounds: int
-    timings: dict[Way, Timing]
-    failed: dict[Way, str]
+    timings: dict[TransferPath, Timing]
+    failed: dict[TransferPath, str]
 
 
-def time_ways(
-    device: int, batch_bytes: int, entries: int = 1, *, ways: Sequence[Way] = WAYS, seconds: float = SECONDS
+def time_transfer_paths(
+    device: int,
+    batch_bytes: int,
+    entries: int = 1,
+    *,
+    paths: Sequence[TransferPath] = TRANSFER_PATHS,
+    seconds: float = SECONDS,
 ) -> Timed:
-    """For a device of CUDA's and a batch of so many bytes: every way in turn, round by round, after one to warm up.
+    """For a device of CUDA's and a batch of so many bytes: every path in turn, round by round, after one to warm up.
 
     Takes about `seconds`, draws no random number, leaves no memory behind. Where memory is short the batch is smaller.
     """
     size, turns = _fitting(device, batch_bytes, entries)
-    failed: dict[Way, str] = {}
-    steps: dict[Way, Step] = {}
+    failed: dict[TransferPath, str] = {}
+    steps: dict[TransferPath, Step] = {}
     with ExitStack() as stack, torch.cuda.device(device), torch.inference_mode(False), torch.no_grad():
-        held = [[_filled(size // 2, turn + entry) for entry in range(entries)] for turn in range(turns)]
-        for way in ways:
+        sources = [[_filled(size // 2, turn + entry) for entry in range(entries)] for turn in range(turns)]
+        for path in paths:
             try:
-                steps[way] = stack.enter_context(_PREPARED[way](device, held))
-                steps[way](0)
+                steps[path] = stack.enter_context(_PREPARED[path](device, sources))
+                steps[path](0)
                 torch.cuda.synchronize(device)
             except (CudaError, RuntimeError) as error:
-                steps.pop(way, None)
-                failed[way] = str(error).splitlines()[0]
+                steps.pop(path, None)
+                failed[path] = str(error).splitlines()[0]
         times = _rounds(device, steps, failed, seconds)
-    steps.clear()  # they hold what was resident
+    steps.clear()  # they reference what was resident
     torch.cuda.empty_cache()
-    timings = {way: Timing(median(each), min(each), max(each)) for way, each in times.items() if way not in failed}
+    timings = {path: Timing(median(each), min(each), max(each)) for path, each in times.items() if path not in failed}
     return Timed(size * entries, entries, max((len(each) for each in times.values()), default=0), timings, failed)
 
 
-def _rounds(device: int, steps: dict[Way, Step], failed: dict[Way, str], seconds: float) -> dict[Way, list[float]]:
-    times: dict[Way, list[float]] = {way: [] for way in steps}
+def _rounds(
+    device: int, steps: dict[TransferPath, Step], failed: dict[TransferPath, str], seconds: float
+) -> dict[TransferPath, list[float]]:
+    times: dict[TransferPath, list[float]] = {path: [] for path in steps}
     until = time.monotonic() + seconds
     for number in range(_MOST if steps else 0):
         if number >= _LEAST and time.monotonic() > until:
             break
-        for way in [way for way in steps if way not in failed]:
+        for path in [path for path in steps if path not in failed]:
             try:
                 torch.cuda.synchronize(device)
                 began = time.perf_counter()
-                batch = steps[way](1 + number)
+                batch = steps[path](1 + number)
                 torch.cuda.synchronize(device)
-                times[way].append(max(time.perf_counter() - began, 1e-9))
+                times[path].append(max(time.perf_counter() - began, 1e-9))
                 del batch
             except (CudaError, RuntimeError) as error:
-                failed[way] = str(error).splitlines()[0]
+                failed[path] = str(error).splitlines()[0]
     return times
 
 
@@ -115,23 +122,23 @@ def _filled(elements: int, number: int) -> torch.Tensor:
 
 
 @contextmanager
-def _managed(device: int, held: list[Batch]) -> Iterator[Step]:
+def _managed(device: int, sources: list[Batch]) -> Iterator[Step]:
     driver = load_driver()
     if not isinstance(driver, Driver):
         raise RuntimeError(driver.what)
     if not driver.device_attribute(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, device):
         raise RuntimeError("this GPU does not read managed memory while the CPU does")
-    entries = [entry for batch in held for entry in batch]
-    room = aligned(entries[0].nbytes)
-    start = driver.allocate_managed(room * len(entries), device)
+    entries = [entry for batch in sources for entry in batch]
+    stride = aligned(entries[0].nbytes)
+    start = driver.allocate_managed(stride * len(entries), device)
     try:
-        driver.advise(start, room * len(entries), Advice.SET_PREFERRED_LOCATION, HOST, device)
-        driver.advise(start, room * len(entries), Advice.SET_ACCESSED_BY, Place(device), device)
+        driver.advise(start, stride * len(entries), Advice.SET_PREFERRED_LOCATION, HOST, device)
+        driver.advise(start, stride * len(entries), Advice.SET_ACCESSED_BY, Place(device), device)
         views = []
-        for pointer, entry in zip(count(start, room), entries, strict=False):
+        for pointer, entry in zip(count(start, stride), entries, strict=False):
             ctypes.memmove(pointer, entry.data_ptr(), entry.nbytes)
             views.append(as_seen(cuda_bytes(None, pointer, entry.nbytes, device), entry))
-        batches = list(batched(views, len(held[0])))
+        batches = list(batched(views, len(sources[0])))
         yield lambda turn: torch.stack(batches[turn % len(batches)])
     finally:
         torch.cuda.synchronize(device)
@@ -139,25 +146,25 @@ def _managed(device: int, held: list[Batch]) -> Iterator[Step]:
 
 
 @contextmanager
-def _pinned(device: int, held: list[Batch]) -> Iterator[Step]:
+def _pinned(device: int, sources: list[Batch]) -> Iterator[Step]:
     mover = OneCopy(device)
     try:
-        yield lambda turn: torch.stack(mover.move(held[turn % len(held)]))
+        yield lambda turn: torch.stack(mover.move(sources[turn % len(sources)]))
     finally:
         mover.close()
 
 
 @contextmanager
-def _resident(device: int, held: list[Batch]) -> Iterator[Step]:
-    there = [[entry.to(f"cuda:{device}") for entry in batch] for batch in held]
+def _resident(device: int, sources: list[Batch]) -> Iterator[Step]:
+    there = [[entry.to(f"cuda:{device}") for entry in batch] for batch in sources]
     yield lambda turn: torch.stack(there[turn % len(there)])
 
 
 @contextmanager
-def _stock(device: int, held: list[Batch]) -> Iterator[Step]:
+def _stock(device: int, sources: list[Batch]) -> Iterator[Step]:
     def step(turn: int) -> torch.Tensor:
         with ThreadPoolExecutor() as threads:
-            pinned = list(threads.map(torch.Tensor.pin_memory, held[turn % len(held)]))
+            pinned = list(threads.map(torch.Tensor.pin_memory, sources[turn % len(sources)]))
         return torch.stack([entry.to(f"cuda:{device}") for entry in pinned])
 
     yield step

@@ -67,7 +67,7 @@ class AllocatorEvents:
         if note == OVER_LIMIT:
             return self._budget.over_limit(detail)
         if note == OVER_AVAILABLE:
-            return self._budget.over_room(detail)
+            return self._budget.over_available(detail)
         if note == OVER_TABLE:
             return f"there are {detail} blocks already, more than are kept account of"
         return str(self._driver.error(_CALLS[note], detail))

@@ -114,7 +114,7 @@ class ManagedMemory:
         self._tell()
 
 
-def begin(trainer: Any, run: Run) -> None:
+def begin_pools(trainer: Any, run: Run) -> None:
     """After the Accelerator and before any model; rejects what was never shown to be exact."""
     asked = run.settings.optimizations
     if asked.managed_memory == "off":

@@ -142,7 +142,7 @@ def _leaving() -> Preemption | None:
     return run.part(Preemption) if run is not None and run.settings.optimizations.checkpoint_on_signal else None
 
 
-def begin(run: Run) -> None:
+def listen_for_signals(run: Run) -> None:
     """As early as the settings are known: a signal may come while models are loaded."""
     leaving = _leaving()
     if leaving is not None:
@@ -150,7 +150,7 @@ def begin(run: Run) -> None:
         run.report_on(LEAVE, "SIGTERM and SIGUSR1")
 
 
-def join(trainer: Any) -> None:
+def join_trainer(trainer: Any) -> None:
     """The Accelerator exists."""
     leaving = _leaving()
     if leaving is not None:
@@ -164,7 +164,7 @@ def leave_if_asked() -> None:
         leaving.leave_if_asked()
 
 
-def training_begins(step: int) -> int:
+def accept_signals(step: int) -> int:
     """The counter of micro-batches where upstream begins with it, or where the checkpoint had it."""
     leaving = _leaving()
     if leaving is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends.ram.codecs import Codec, load_codec
 from ..backends.ram.listing import Listing, list_dataset
-from ..backends.ram.segment import estimated_room, room_for_all
+from ..backends.ram.segment import bytes_for_all, estimated_bytes
 from ..config.keys import DATASETS_FILE_KEY
 from ..errors import GH200Error
 from ..memory.limits import GB
@@ -161,14 +161,14 @@ def _dataset(entry: Mapping[str, Any]) -> Dataset:
         listing = list_dataset(directory)
     except GH200Error as error:
         return replace(known, problem=f'dataset directory {directory} of "{name}" cannot be read: {error.why}')
-    need = room_for_all(listing.files) if in_memory else 0
+    need = bytes_for_all(listing.files) if in_memory else 0
     return replace(
         known,
         problem="" if listing.files else f'dataset directory {directory} of "{name}" holds no files',
         files=len(listing.files),
         file_bytes=listing.bytes,
         need_bytes=need,
-        estimated_bytes=estimated_room(listing.files, codec) if in_memory and codec else need,
+        estimated_bytes=estimated_bytes(listing.files, codec) if in_memory and codec else need,
         latent_bytes=_latents(listing, entry),
     )
 

@@ -30,7 +30,7 @@ _PLACES = {
 }
 
 
-def register(registry: Any) -> None:
+def register_fields(registry: Any) -> None:
     """Adds one JSON field per block, and the key that only editors read, which is text and no argument."""
     pattern = next(iter(registry._fields.values()))
     kinds, levels = type(pattern.field_type), type(pattern.importance)

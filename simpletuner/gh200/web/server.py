@@ -36,14 +36,25 @@ LARGEST_VALUE = 64 * 2**20
 _UNFINISHED = ".saving"
 
 
-def extend_server(environment: Any, router: Any) -> None:
-    """Once, when the routes of the page are made and before the server has any."""
+def extend_config_store(store: Any) -> None:
+    """Overrides how one directory of configs is listed and written."""
+    ConfigFiles(store).install(store)
+
+
+def extend_dataset_plan(plan: Any) -> None:
+    """Overrides how datasets in RAM are read and saved."""
+    DatasetPlan().install(plan)
+
+
+def extend_server(tabs: Any, router: Any) -> Any:
+    """Called once, when the routes of the page are made and before the server has any; returns the tabs."""
     training: Any = import_module("simpletuner.simpletuner_sdk.server.routes.training")
     Forms().install(training.training_service)
     _guard_saves(training)
-    extend_page(environment)
+    extend_page(tabs.templates.env)
     # As they are: what is added by upstream's own router lies below its /web.
     router.routes += routes(training).routes
+    return tabs
 
 
 def _guard_saves(training: Any) -> None:

@@ -79,7 +79,7 @@ def begun(trainer: Any, **optimizations: Any) -> Run:
     settings = read_settings({"gh200_optimizations": optimizations}, {})
     run = begin_memory_run(CacheOptions.from_settings(settings), settings)
     run.hints.settle_on(DEVICE)
-    hooks.begin(trainer, run)
+    hooks.begin_pools(trainer, run)
     return run
 
 

@@ -15,7 +15,7 @@ from gh200_lab.checkout import see_this_checkout
 
 see_this_checkout()
 
-from gh200_lab.memory_run import begin_memory_run, held, store  # noqa: E402
+from gh200_lab.memory_run import begin_memory_run, store, tensor_caches  # noqa: E402
 from simpletuner.gh200.backends.tensors import hooks  # noqa: E402
 from simpletuner.gh200.backends.tensors.placement import Placement  # noqa: E402
 from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
@@ -23,7 +23,7 @@ from simpletuner.gh200.config.sources import read_settings  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.batch_copy import OneCopy, PinningFailed  # noqa: E402
 from simpletuner.gh200.memory.driver import CudaError, Driver, load_driver  # noqa: E402
-from simpletuner.gh200.memory.transfer_paths import WAYS, Timed, Timing, Way, time_ways  # noqa: E402
+from simpletuner.gh200.memory.transfer_paths import TRANSFER_PATHS, Timed, Timing, TransferPath, time_transfer_paths  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
 from tests.cuda_sim.processes import read_log  # noqa: E402
 from tests.support.fake_cache_backend import DirectoryBackend, tiered  # noqa: E402
@@ -40,8 +40,8 @@ def begun(placement: str, optimizations: dict[str, Any] | None = None, **seconds
     settings = read_settings({"cache_config": block, "gh200_optimizations": optimizations or {}}, {})
     run = begin_memory_run(CacheOptions.from_settings(settings), settings)
     run.hints.device = DEVICE
-    timings: dict[Way, Timing] = {
-        way: Timing(seconds[way], seconds[way], seconds[way]) for way in WAYS if way in seconds
+    timings: dict[TransferPath, Timing] = {
+        path: Timing(seconds[path], seconds[path], seconds[path]) for path in TRANSFER_PATHS if path in seconds
     }
 
     def injected(device: int, size: int, entries: int) -> Timed:
@@ -50,7 +50,7 @@ def begun(placement: str, optimizations: dict[str, Any] | None = None, **seconds
 
     if seconds:
         run.part(Placement).measure = injected
-    hooks.device_known(run, torch.device("cuda", DEVICE), 3 * MB, 6)
+    hooks.decide_placement(run, torch.device("cuda", DEVICE), 3 * MB, 6)
     return run
 
 
@@ -136,8 +136,8 @@ def check_every_way_is_timed_and_nothing_is_left() -> None:
     free = torch.cuda.mem_get_info(DEVICE)[0]
     reserved = torch.cuda.memory_reserved(DEVICE)
     state = torch.get_rng_state(), torch.cuda.get_rng_state(DEVICE)
-    timed = time_ways(DEVICE, 2 * MB, entries=4, seconds=0.1)
-    assert list(timed.timings) == list(WAYS) and timed.failed == {} and timed.batch_bytes == 2 * MB, timed
+    timed = time_transfer_paths(DEVICE, 2 * MB, entries=4, seconds=0.1)
+    assert list(timed.timings) == list(TRANSFER_PATHS) and timed.failed == {} and timed.batch_bytes == 2 * MB, timed
     assert all(0 < each.lowest <= each.median <= each.highest for each in timed.timings.values()), timed
     assert torch.cuda.mem_get_info(DEVICE)[0] == free and torch.cuda.memory_reserved(DEVICE) == reserved
     assert torch.equal(state[0], torch.get_rng_state()) and torch.equal(state[1], torch.cuda.get_rng_state(DEVICE))
@@ -145,7 +145,7 @@ def check_every_way_is_timed_and_nothing_is_left() -> None:
 
 def check_a_batch_larger_than_memory_is_measured_smaller() -> None:
     free = torch.cuda.mem_get_info(DEVICE)[0]
-    timed = time_ways(DEVICE, 1 << 40, entries=3, ways=("pinned",), seconds=0)
+    timed = time_transfer_paths(DEVICE, 1 << 40, entries=3, paths=("pinned",), seconds=0)
     assert 0 < timed.batch_bytes < free // 4 and timed.rounds == 3, timed
 
 
@@ -158,7 +158,7 @@ def check_a_way_that_fails_has_its_reason_and_the_others_their_measurements() ->
 
     driver.allocate_managed = rejected  # type: ignore[method-assign]
     try:
-        timed = time_ways(DEVICE, MB, seconds=0)
+        timed = time_transfer_paths(DEVICE, MB, seconds=0)
     finally:
         driver.allocate_managed = allocate  # type: ignore[method-assign]
     assert set(timed.timings) == {"pinned", "hbm", "stock"} and "OUT_OF_MEMORY" in timed.failed["managed"], timed
@@ -208,10 +208,10 @@ def check_auto_follows_the_timings_it_is_given() -> None:
         ({"managed": 3.0, "pinned": 2.0, "hbm": 1.0, "stock": 0.1}, "pinned", True),
         ({"managed": 1.0, "hbm": 3.0}, managed, MODE == "cdmm"),
     ]
-    for seconds, way, resident in cases:
+    for seconds, path, resident in cases:
         run = begun("auto", **seconds)
         placement = run.part(Placement)
-        assert (placement.way, placement.resident) == (way, resident), (seconds, placement.report())
+        assert (placement.path, placement.resident) == (path, resident), (seconds, placement.report())
         shown = run.snapshot()["measured"]["Cache placement"]["milliseconds"]
         assert shown == {name: value * 1e3 for name, value in seconds.items()}
         end()
@@ -228,12 +228,12 @@ def check_each_start_measures_once_and_shows_it() -> None:
 
         def measure(device: int, size: int, entries: int) -> Timed:
             asked.append(size)
-            return time_ways(device, size, entries=entries, seconds=0)
+            return time_transfer_paths(device, size, entries=entries, seconds=0)
 
         placement.measure = measure
-        hooks.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
+        hooks.decide_placement(run, torch.device("cuda", DEVICE), 5 * MB, 6)
         measured = run.snapshot()["measured"]["Cache placement"]
-        assert set(measured["milliseconds"]) == set(WAYS) and measured["failed"] == {}, measured
+        assert set(measured["milliseconds"]) == set(TRANSFER_PATHS) and measured["failed"] == {}, measured
         end()
     assert asked == [5 * MB, 5 * MB], asked
 
@@ -243,8 +243,8 @@ def check_no_latents_no_measurement() -> None:
     run = begin_memory_run(CacheOptions.from_settings(settings), settings)
     run.hints.device = DEVICE
     run.part(Placement).measure = lambda *_: (_ for _ in ()).throw(AssertionError("measured"))
-    hooks.device_known(run, torch.device("cuda", DEVICE), 5 * MB, 6)
-    assert run.part(Placement).way == "pinned"
+    hooks.decide_placement(run, torch.device("cuda", DEVICE), 5 * MB, 6)
+    assert run.part(Placement).path == "pinned"
     end()
 
 
@@ -259,8 +259,8 @@ def check_a_gpu_that_cannot_be_timed_leaves_plain_ram_and_says_why() -> None:
         raise CudaError("cuMemGetInfo", "CUDA_ERROR_DEVICE_UNAVAILABLE")
 
     run.part(Placement).measure = gone
-    hooks.device_known(run, torch.device("cuda", DEVICE), 77 * MB, 6)
-    assert run.part(Placement).way == "pinned" and "DEVICE_UNAVAILABLE" in run.part(Placement).why
+    hooks.decide_placement(run, torch.device("cuda", DEVICE), 77 * MB, 6)
+    assert run.part(Placement).path == "pinned" and "DEVICE_UNAVAILABLE" in run.part(Placement).why
     end()
 
 
@@ -273,7 +273,7 @@ def check_pinned_is_one_copy_a_batch_whatever_is_in_it() -> None:
     for count in (6, 2, 1, 6):
         collated(backend, files[:count])
     assert logged_copies() - before == 4
-    report = held().report()["caches"]
+    report = tensor_caches().report()["caches"]
     assert report["batches_in_one_copy"] == 5 and not report["managed"] and "bytes_resident" not in report, report
     end()
 
@@ -303,7 +303,7 @@ def check_hbm_waits_for_the_first_steps_and_then_nothing_is_copied() -> None:
     hooks.micro_batch_begins(2)
     collated(backend, files)
     size = torch.load(files[0])["latents"].nbytes
-    assert run.hints.share.given == 6 * size == held().report()["caches"]["bytes_resident"]
+    assert run.hints.share.given == 6 * size == tensor_caches().report()["caches"]["bytes_resident"]
     before = logged_copies()
     hooks.micro_batch_begins(3)
     batch = collated(backend, files)
@@ -362,7 +362,7 @@ def check_rejected_pinned_memory_leaves_upstreams_way() -> None:
     files = paths(2)
     with mock.patch.object(torch, "empty", nothing_pinned(torch.empty)):
         first = collated(backend, files)
-    assert torch.equal(first, collated(backend, files)) and not held().batches.together
+    assert torch.equal(first, collated(backend, files)) and not tensor_caches().batches.together
     assert hooks.placed_latent(backend.torch_load(files[0]))["latents"].is_pinned()
     end()
 
@@ -370,8 +370,8 @@ def check_rejected_pinned_memory_leaves_upstreams_way() -> None:
 def check_hbm_with_everything_in_managed_memory_is_said_not_done() -> None:
     run = begun("hbm", {"managed_memory": "all"})
     placement = run.part(Placement)
-    assert placement.way == "pinned" and not placement.resident and 'managed_memory "all"' in placement.why
+    assert placement.path == "pinned" and not placement.resident and 'managed_memory "all"' in placement.why
     end()
     run = begun("auto", {"managed_memory": "all"}, managed=3.0, pinned=2.0, hbm=1.0)
-    assert (run.part(Placement).way, run.part(Placement).resident) == ("pinned", False)
+    assert (run.part(Placement).path, run.part(Placement).resident) == ("pinned", False)
     end()

@@ -15,7 +15,7 @@ from gh200_lab.checkout import see_this_checkout
 
 see_this_checkout()
 
-from gh200_lab.memory_run import begin_memory_run, held, store  # noqa: E402
+from gh200_lab.memory_run import begin_memory_run, store, tensor_caches  # noqa: E402
 from simpletuner.gh200.backends.tensors import hooks  # noqa: E402
 from simpletuner.gh200.config.cache_options import CacheOptions  # noqa: E402
 from simpletuner.gh200.diagnostic import allocation, bandwidth  # noqa: E402
@@ -118,7 +118,7 @@ def check_a_forked_child_reads_from_disk_and_dies_of_nothing() -> None:
         os._exit(0 if ended else 1)
     assert os.waitpid(child, 0)[1] == 0
     backend.torch_load(path)
-    assert files.loads[path] == 1 and held().store is not None
+    assert files.loads[path] == 1 and tensor_caches().store is not None
     end()
 
 

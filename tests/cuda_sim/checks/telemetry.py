@@ -61,7 +61,7 @@ def begun(directory: Path) -> tuple[Run, RunTelemetry, pools.ManagedMemory]:
     run.hints.settle_on(DEVICE)
     trainer = Trainer(directory)
     telemetry = RunTelemetry(trainer, run)
-    pools.begin(trainer, run)
+    pools.begin_pools(trainer, run)
     telemetry.start()
     memory = run.measured["Managed memory"].__self__  # type: ignore[attr-defined]
     return run, telemetry, memory

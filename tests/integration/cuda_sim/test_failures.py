@@ -14,9 +14,9 @@ LATENTS = 6
 SCENARIO = f"""
 import os
 import torch
-from gh200_lab.memory_run import begin_memory_run, held, store
+from gh200_lab.memory_run import begin_memory_run, store, tensor_caches
 from simpletuner.gh200.backends.tensors import hooks
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200
 from simpletuner.gh200.memory.driver import Driver, load_driver
 from simpletuner.gh200.runtime import end
@@ -36,7 +36,7 @@ for epoch in range(2):
     for step in range(3):
         hooks.micro_batch_begins(3 * epoch + step)
     for batch in (values[::2], values[1::2]):
-        hooks._prefetch(held(), batch)
+        hooks._prefetch(tensor_caches(), batch)
         hooks.moved_together(batch)
         [hooks.known_finite(value) for value in batch]
     optimize_batch_for_gh200({{"latents": values}})

@@ -16,7 +16,7 @@ from gh200_lab.bench import peers as bench_peers
 from gh200_lab.bench import result as bench_result
 from gh200_lab.bench import warm as bench_warm
 from gh200_lab.bench.result import Ratio, Series
-from gh200_lab.memory_run import begin_memory_run, held
+from gh200_lab.memory_run import begin_memory_run, tensor_caches
 from gh200_lab.place import ROOT
 from simpletuner.gh200.config.cache_options import CacheOptions
 
@@ -63,7 +63,7 @@ def test_unified_bench_reads_and_collates_every_way(tmp_path: Path) -> None:
     assert ratios["latent read, 512 KB, times as fast as upstream"].values[0] > 10
     series = next(result for result in results if isinstance(result, Series))
     assert {tuple(costs) for costs in series.peers.values()} == {(32768, 524288)} and len(series.peers) == 4
-    counts = held().report()["caches"]["counts"]
+    counts = tensor_caches().report()["caches"]["counts"]
     assert counts == {"admitted": 3 * bench_caches.BATCH}
 
 

@@ -48,7 +48,7 @@ def steps(lines: list[dict[str, Any]]) -> int:
     return sum("step" in line for line in lines)
 
 
-def test_superchip_two_machines_stage_once_each_and_stop_when_one_is_cut_off(machines: Machines) -> None:
+def test_two_machines_stage_once_each_and_stop_when_one_is_cut_off(machines: Machines) -> None:
     wait(machines, lambda ranks: all(steps(lines) > 5 for lines in ranks), 300)
     firsts = [lines[0] for lines in said(machines)]
     assert [one["host"] for one in firsts] == ["machine0", "machine0", "machine1", "machine1"]

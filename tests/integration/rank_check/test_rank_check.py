@@ -56,7 +56,7 @@ if os.environ["RANK"] == "1":
     accelerator.wait_for_everyone()
     sys.exit("met the others")
 try:
-    check_ranks(accelerator, {"seed": 1}, [], patience=3)
+    check_ranks(accelerator, {"seed": 1}, [], timeout=3)
 except GH200Error as error:
     with open(f"{sys.argv[1]}/said", "w") as file:
         file.write(error.why)
@@ -84,24 +84,26 @@ except GH200Error as error:
 """
 
 
-def told(rank: int, missing: tuple[str, ...] = (), **changes: str) -> RankReport:
+def rank_report(rank: int, missing: tuple[str, ...] = (), **changes: str) -> RankReport:
     return RankReport(rank, f"node{rank}", {**CONFIG, **changes}, missing)
 
 
 def test_ranks_that_were_told_the_same_go_on() -> None:
-    assert differences([told(0), told(1, output_dir='"b"')]) == [], "a machine may have places of its own"
+    assert differences([rank_report(0), rank_report(1, output_dir='"b"')]) == [], "a machine may have places of its own"
 
 
-def test_superchip_every_differing_key_is_named_with_rank_and_machine() -> None:
-    found = differences([told(0), told(1), told(2, seed="2", lr="0.1")])
+def test_every_differing_key_is_named_with_rank_and_machine() -> None:
+    found = differences([rank_report(0), rank_report(1), rank_report(2, seed="2", lr="0.1")])
     assert found == [
         "lr: not set for rank 0 on node0, 0.1 for rank 2 on node2",
         "seed: 1 for rank 0 on node0, 2 for rank 2 on node2",
     ]
 
 
-def test_superchip_a_machine_without_the_directory_is_named() -> None:
-    assert differences([told(0), told(1, missing=("images",))]) == ["rank 1 on node1 has no directory images"]
+def test_a_machine_without_the_directory_is_named() -> None:
+    assert differences([rank_report(0), rank_report(1, missing=("images",))]) == [
+        "rank 1 on node1 has no directory images"
+    ]
 
 
 def by_hand(command: list[str], variables: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
@@ -135,7 +137,7 @@ def ranks(directory: Path, script: str, *, launcher: bool = True) -> list[subpro
     [True, pytest.param(False, marks=pytest.mark.slow(reason="a second pair of ranks"))],
     ids=["torchrun", "by hand"],
 )
-def test_superchip_both_of_two_real_ranks_stop_with_the_same_words(tmp_path: Path, launcher: bool) -> None:
+def test_both_of_two_real_ranks_stop_with_the_same_words(tmp_path: Path, launcher: bool) -> None:
     for done in ranks(tmp_path, RANK, launcher=launcher):
         assert done.returncode == 0, done.stderr[-3000:]
     one, other = (json.loads((tmp_path / f"said.{rank}").read_text()) for rank in range(2))
@@ -144,14 +146,14 @@ def test_superchip_both_of_two_real_ranks_stop_with_the_same_words(tmp_path: Pat
     assert "has no directory" in one["directory"] and "gone" in one["directory"]
 
 
-def test_superchip_a_rank_without_any_key_is_named_and_nobody_waits_for_ever(tmp_path: Path) -> None:
+def test_a_rank_without_any_key_is_named_and_nobody_waits_for_ever(tmp_path: Path) -> None:
     (done,) = ranks(tmp_path, WITHOUT_A_KEY)
     assert done.returncode == 1
     assert "rank 1 for 3 s: it was started without any GH200 setting" in (tmp_path / "said").read_text()
 
 
 def test_ranks_that_end_by_an_error_leave_no_process_group_and_exit_with_2(tmp_path: Path) -> None:
-    """A group that is left over makes torch abort in some of the runs; whether one is there can be told in all."""
+    """A group that is left over makes torch abort in some of the runs; whether one is there is visible in all."""
     for done in ranks(tmp_path, ENDED_BY_AN_ERROR, launcher=False):
         assert done.returncode == 2 and done.stdout.split() == ["destroyed"], done.stderr[-3000:]
         assert "seed" in done.stderr

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from simpletuner.gh200.backends.ram.hooks import dataset_entries, is_in_memory
-from simpletuner.gh200.backends.tensors import hooks as cache_sites
+from simpletuner.gh200.backends.ram.hooks import is_in_memory, local_entries
+from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.backends.tensors.directories import PrivateDirectory
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.sources import read_settings
@@ -51,23 +51,23 @@ def test_a_second_trainer_in_one_process_starts_clean(tmp_path: Path) -> None:
     directory = first.part(PrivateDirectory).path
     cache = tiered(DirectoryBackend())
     torch.save(torch.ones(4), tmp_path / "1.pt")
-    held = cache.torch_load(str(tmp_path / "1.pt"))
-    cache_sites.placed_latent(held)
-    dataset_entries([PHOTOS])
-    optimize_batch_for_gh200({"latents": held})
-    assert directory.is_dir() and cache_sites.known_finite(held) and is_in_memory(SimpleNamespace(id="photos"))
+    latent = cache.torch_load(str(tmp_path / "1.pt"))
+    hooks.placed_latent(latent)
+    local_entries([PHOTOS])
+    optimize_batch_for_gh200({"latents": latent})
+    assert directory.is_dir() and hooks.known_finite(latent) and is_in_memory(SimpleNamespace(id="photos"))
     assert first.hints.steps == 1
 
     configured(tmp_path, {"model_family": "sdxl"})
     assert current() is None and StateHooks.get_gh200_runtime_config() == {}
-    assert not directory.exists() and not cache_sites.known_finite(held) and not hints.gh200_uvm_enabled()
+    assert not directory.exists() and not hooks.known_finite(latent) and not hints.gh200_uvm_enabled()
     assert not is_in_memory(SimpleNamespace(id="photos"))
-    assert held.eq(1).all()
+    assert latent.eq(1).all()
 
     configured(tmp_path, ALL_ON)
     third = current()
     assert third is not None and third is not first
-    assert third.hints.steps == 0 and third.part(cache_sites.TensorCaches).store is None
+    assert third.hints.steps == 0 and third.part(hooks.TensorCaches).store is None
 
 
 def test_what_a_feature_leaves_to_the_end_is_done_once_newest_first() -> None:

@@ -47,7 +47,7 @@ class Trainer(TrainerHooks):
         settings = read_settings(raw, {})
         StateHooks.set_raw_config(raw)
         if settings.asked:
-            cache_sites.begin(runs.begin(settings, CacheOptions.from_settings(settings)))
+            cache_sites.report_caches(runs.begin(settings, CacheOptions.from_settings(settings)))
         self.config = SimpleNamespace(
             output_dir=str(directory / "output"),
             gradient_accumulation_steps=1,
@@ -67,7 +67,7 @@ class Trainer(TrainerHooks):
 
     def train(self) -> None:
         for step in range(1, self.config.max_train_steps + 1):
-            self._gh200_batch_wanted()
+            self._gh200_count_micro_batch()
             time.sleep(0.02)
             self.prepare_batch(step)
             self._gh200_begin_micro_batch({}, step)
@@ -146,7 +146,7 @@ def test_telemetry_joins_what_upstream_gives_its_trackers(tmp_path: Path) -> Non
 def test_telemetry_counts_an_evaluation_as_compute(tmp_path: Path) -> None:
     """Upstream evaluates between a micro-batch's loss and its end, with batches of its own that it prepares like others."""
     trainer = Trainer(tmp_path, ON)
-    trainer._gh200_batch_wanted()
+    trainer._gh200_count_micro_batch()
     trainer.prepare_batch("trained on")
     trainer._gh200_begin_micro_batch({}, 1)
     time.sleep(0.05)
@@ -206,7 +206,7 @@ from simpletuner.gh200.trainer import TrainerHooks
 trainer = TrainerHooks()
 trainer.accelerator = SimpleNamespace()
 trainer._prepare_gh200_telemetry(SimpleNamespace(settings=SimpleNamespace(telemetry_interval=0)))
-trainer._gh200_batch_wanted()
+trainer._gh200_count_micro_batch()
 print([name for name in sys.modules if "telemetry" in name])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

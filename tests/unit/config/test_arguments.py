@@ -49,7 +49,7 @@ def travelled(mapping: dict[str, Any]) -> dict[str, Any]:
 def received(mapping: dict[str, Any]) -> dict[str, Any]:
     """The raw config in the process of a job."""
     words = flattened(mapping)
-    StateHooks.remember_arguments([], {})
+    StateHooks.set_arguments([], {})
     arguments.incoming_arguments(words)
     return StateHooks.get_raw_config()
 

@@ -426,7 +426,7 @@ def test_trainer_does_nothing_without_a_setting(
     before = dict(vars(trainer.config))
     StateHooks.set_raw_config({"model_family": "sdxl"})
     trainer._configure_gh200_runtime(True)
-    trainer._prepare_gh200_ramp()
+    trainer._start_gh200_features()
     trainer._apply_dynamic_gradient_accumulation()
     assert vars(trainer.config) == before and not caplog.records and not list(tmp_path.iterdir())
     assert StateHooks.get_gh200_runtime_config() == {} and trainer.gh200_ramp_scheduler is None

@@ -7,24 +7,24 @@ import torch
 
 from gh200_lab.memory_run import begin_memory_run
 from simpletuner.gh200.config.cache_options import CacheOptions
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
 
 
 @pytest.fixture(autouse=True)
 def _fresh_state() -> None:
-    uvm.set_uvm_hint_override(None)
+    hints.set_uvm_hint_override(None)
     begin_memory_run(CacheOptions())
 
 
 @pytest.mark.parametrize("batch", [False, None, {}, []])
-def test_uvm_empty_batches_pass(batch: object) -> None:
+def test_empty_batches_pass(batch: object) -> None:
     begin_memory_run(CacheOptions(hints=True))
     assert optimize_batch_for_gh200(batch) is batch
-    assert uvm.current().report()["steps"] == 0
+    assert hints.current().report()["steps"] == 0
 
 
-def test_uvm_walk_finds_every_tensor_once() -> None:
+def test_walk_finds_every_tensor_once() -> None:
     shared = torch.ones(2)
     batch: dict[str, object] = {
         "latents": shared,
@@ -37,15 +37,15 @@ def test_uvm_walk_finds_every_tensor_once() -> None:
     assert sorted(tensor.numel() for tensor in batch_tensors(batch)) == [1, 2, 3, 4, 5]
 
 
-def test_uvm_override_wins_over_the_options_both_ways() -> None:
-    assert not uvm.gh200_uvm_enabled()
-    uvm.set_uvm_hint_override(True)
-    assert uvm.gh200_uvm_enabled()
+def test_override_wins_over_the_options_both_ways() -> None:
+    assert not hints.gh200_uvm_enabled()
+    hints.set_uvm_hint_override(True)
+    assert hints.gh200_uvm_enabled()
     begin_memory_run(CacheOptions(hints=True))
-    uvm.set_uvm_hint_override(False)
-    assert not uvm.gh200_uvm_enabled()
-    uvm.set_uvm_hint_override(None)
-    assert uvm.gh200_uvm_enabled()
+    hints.set_uvm_hint_override(False)
+    assert not hints.gh200_uvm_enabled()
+    hints.set_uvm_hint_override(None)
+    assert hints.gh200_uvm_enabled()
 
 
 def test_uvm_options_follow_the_settings() -> None:

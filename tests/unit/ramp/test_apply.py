@@ -413,7 +413,7 @@ def test_switched_off_nothing_is_touched() -> None:
     with tqdm(total=60, desc="Epoch 1/3, Steps", file=io.StringIO()) as bar:
         trainer._apply_dynamic_gradient_accumulation()
         assert bar.bar_format is None
-    assert trainer._gh200_first_micro_step(7) == 7
+    assert trainer._gh200_training_begins(7) == 7
     assert [trainer._gh200_window_closed(verdict) for verdict in (True, False)] == [True, False]
     assert trainer.config.gradient_accumulation_steps == 3
 
@@ -430,5 +430,5 @@ def test_ramp_settings_of_a_trainer_without_an_accelerator_start_nothing(monkeyp
     """Upstream makes such trainers, to read a config."""
     monkeypatch.setattr(StateHooks, "_gh200_run", object())
     trainer = TrainerHooks()
-    trainer._prepare_gh200_ramp()
+    trainer._start_gh200_features()
     assert trainer.gh200_ramp_scheduler is None

@@ -19,7 +19,7 @@ from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.telemetry.files import append, path_of
 from simpletuner.gh200.telemetry.record import Record, WindowMetrics
 from simpletuner.gh200.web.blocks import BrokenBlock, given_in, is_training_config, kept_of, parsed, settled, written
-from simpletuner.gh200.web.fields import register
+from simpletuner.gh200.web.fields import register_fields
 from simpletuner.gh200.web.live import live
 from simpletuner.gh200.web.page import extend_page, rewritten
 from simpletuner.gh200.web.saving import check_save
@@ -132,7 +132,7 @@ def test_fields_are_arguments_of_json() -> None:
     pattern = Field(field_type=kinds(), importance=type("Importance", (), {"ADVANCED": 1})())
     registry = SimpleNamespace(_fields={"first": pattern})
     registry._add_field = lambda field: registry._fields.__setitem__(field.name, field)
-    register(registry)
+    register_fields(registry)
     made = {name: field for name, field in registry._fields.items() if name != "first"}
     assert {name: field.field_type for name, field in made.items()} == {
         "$schema": "text", **dict.fromkeys(BLOCK_KEYS, "text_json"),

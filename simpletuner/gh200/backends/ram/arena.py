@@ -34,10 +34,12 @@ class Handle:
     token: str
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return {**asdict(self), "segments": list(self.segments)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Handle:
+        """The inverse of `as_dict`."""
         return cls(**{**data, "segments": tuple(data["segments"])})
 
 
@@ -46,6 +48,7 @@ _open_here: weakref.WeakSet[SharedArena] = weakref.WeakSet()
 
 
 def open_here() -> list[SharedArena]:
+    """All arenas that this process has mapped."""
     return list(_open_here)
 
 
@@ -100,6 +103,7 @@ class SharedArena:
         self._flags[self.files] = 1
 
     def find(self, path: str) -> int | None:
+        """The number of a file by its absolute path, as `lookup`."""
         if not path.startswith(self.prefix):
             return None
         return self.lookup(os.fsencode(path[len(self.prefix) :]))
@@ -110,6 +114,7 @@ class SharedArena:
         return ((self.prefix + os.fsdecode(name), number) for name, number in found if number != NOT_STAGED)
 
     def row(self, number: int) -> Row:
+        """Where a file is, and what it looked like on disk."""
         return self.index.row(number)
 
     def forget(self, number: int) -> None:
@@ -117,6 +122,7 @@ class SharedArena:
         self._flags[number] = 1
 
     def is_forgotten(self, number: int) -> bool:
+        """Whether its file is read from disk again."""
         return bool(self._flags[number])
 
     def forget_file(self, device: int, inode: int) -> None:
@@ -126,10 +132,12 @@ class SharedArena:
             self.forget(number)
 
     def handle(self) -> Handle:
+        """What other processes attach by."""
         index, flags, *segments = self._descriptors
         return Handle(os.getpid(), index, flags, tuple(segments), self.token)
 
     def read(self, number: int) -> bytes:
+        """The bytes of a file, decompressed."""
         segment, blocks, offset, stored, size = self.index.place(number)
         found = self._stored(self._segments[segment], offset, stored)
         return found if not blocks else self._unpacked(memoryview(found), blocks, size)

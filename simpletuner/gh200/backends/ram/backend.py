@@ -28,7 +28,7 @@ _OPENED_BY_PATH = frozenset(audio_file_extensions) | frozenset(video_file_extens
 
 
 class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
-    """Cannot be told from `local` by what it returns or raises; what is not in RAM is read by upstream's own code."""
+    """Returns and raises what `local` does; files that are not in RAM are read by SimpleTuner's own code."""
 
     def __init__(
         self,
@@ -97,6 +97,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         self._new_files.report(self.id, self._directory, path)
 
     def read(self, filepath: Any, as_byteIO: bool = False) -> Any:
+        """The bytes of a file, from RAM where it is staged."""
         path = listed(filepath)
         if (found := self._find(path)) is None:
             read = super().read(filepath, as_byteIO)
@@ -107,6 +108,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         return BytesIO(data) if as_byteIO else data
 
     def read_image(self, filepath: str, delete_problematic_images: bool = False) -> Any:
+        """A decoded file, from RAM where it is staged."""
         path = listed(filepath) if isinstance(filepath, str) else ""
         if (found := self._find(path)) is not None:
             try:
@@ -138,19 +140,23 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
 
     # A path is forgotten before it is changed: from then on it is read from disk, by everybody, for good.
     def write(self, filepath: Any, data: Any) -> None:
+        """Writes to disk."""
         forget_path(filepath)
         super().write(filepath, data)
 
     def delete(self, filepath: Any) -> None:
+        """Deletes from disk."""
         forget_path(filepath)
         super().delete(filepath)
 
     def open_file(self, filepath: Any, mode: str) -> Any:
+        """Opens the file on disk."""
         if set("wax+") & set(mode):
             forget_path(filepath)
         return super().open_file(filepath, mode)
 
     def torch_save(self, data: Any, original_location: Any) -> None:
+        """Saves to disk."""
         if isinstance(original_location, str):
             forget_path(original_location)
         super().torch_save(data, original_location)
@@ -170,6 +176,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
 
     @property
     def staged_files(self) -> int:
+        """How many files are in RAM."""
         return self._arena.files if self._arena is not None else 0
 
 
@@ -211,6 +218,7 @@ def staged_backend(
     entry: Mapping[str, Any],
     kind: type[GH200InMemoryBackend] = GH200InMemoryBackend,
 ) -> GH200InMemoryBackend:
+    """A backend of that class for a dataset, staged or attached."""
     directory = getattr(config, "instance_data_dir", "") or entry.get("instance_data_dir", "")
     return kind(
         accelerator=backend.accelerator,

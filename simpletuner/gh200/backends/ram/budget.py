@@ -13,7 +13,7 @@ _LOOKS = 16
 
 
 class StagingBudget:
-    """Shared by all threads of one staging. A thread waits only while it holds nothing, so none waits for ever.
+    """Shared by all threads of one staging. A thread waits only while it has reserved nothing, so there is no deadlock.
 
     `free` says what the machine has left now. It is asked again and again: others may stage as well (ranks of another node,
     another run), and all began with the same free memory.
@@ -28,7 +28,7 @@ class StagingBudget:
         self._changed = threading.Condition()
 
     def reserve(self, size: int) -> bool:
-        """Waits for what other threads have reserved, as most of that comes back; False where there is no room even so."""
+        """Waits for what other threads have reserved, as most of that is returned; False where it does not fit even so."""
         with self._changed:
             self._unseen += size
             if self._unseen >= self._step:
@@ -42,9 +42,9 @@ class StagingBudget:
             return fits
 
     def _fits(self, size: int) -> bool:
-        # Whoever else takes memory has about as much in hand as this one.
-        parties = 1 if self.limit is self._most else 2
-        return self.used + parties * (self._reserved + size) <= self.limit.bytes
+        # Another process that takes memory has about as much reserved as this one.
+        takers = 1 if self.limit is self._most else 2
+        return self.used + takers * (self._reserved + size) <= self.limit.bytes
 
     def _look(self) -> None:
         self._unseen = 0

@@ -10,6 +10,8 @@ from .listing import is_rewritten
 
 
 class StagedDirectory:
+    """A directory of an arena under both of its names."""
+
     def __init__(self, arena: SharedArena, root: str) -> None:
         self.arena = arena
         self._prefixes = tuple({spelled.rstrip("/") + "/": None for spelled in (root, arena.root)})

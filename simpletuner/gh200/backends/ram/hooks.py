@@ -13,7 +13,7 @@ from .registry import staged, staged_for_use
 logger = logging.getLogger("gh200.in_memory")
 
 
-def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def local_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Presents in-memory datasets as local ones, as upstream compares types in thirty places; keeps their options."""
     if (known := staged()) is not None:
         known.forget()
@@ -26,14 +26,14 @@ def dataset_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for entry in entries:
         if isinstance(entry, Mapping) and entry.get("type") == IN_MEMORY:
             name = str(entry.get("id", ""))
-            staged_for_use().remember(name, reader.in_memory[name], dict(entry))
+            staged_for_use().register(name, reader.in_memory[name], dict(entry))
             entry = {key: value for key, value in entry.items() if key != IN_MEMORY} | {"type": "local"}
         changed.append(entry)
     return changed
 
 
 def is_in_memory(config: Any) -> bool:
-    """Whether the local dataset upstream is about to build was configured to be held in RAM."""
+    """Whether the local dataset upstream is about to build was configured as in-memory."""
     known = staged()
     return known is not None and str(config.id) in known.options
 

@@ -50,8 +50,8 @@ def write_index(
     below = len(root.rstrip("/")) + 1
     encoded = ((os.fsencode(name[below:]), number) for name, number in names)
     hashed = sorted((crc32(name), name, number) for name, number in encoded)
-    told = header | {"root": os.fsencode(root).hex(), "files": len(rows), "names": len(names)}
-    text = json.dumps(told | {"token": secrets.token_hex(8)}).encode()
+    complete = header | {"root": os.fsencode(root).hex(), "files": len(rows), "names": len(names)}
+    text = json.dumps(complete | {"token": secrets.token_hex(8)}).encode()
     with open(descriptor, "wb", closefd=False) as file:
         file.write(_LENGTH.pack(len(text)) + text)
         file.writelines(_ROW.pack(*row) for row in rows)
@@ -91,6 +91,7 @@ class ArenaIndex:
         return None
 
     def file(self, device: int, inode: int) -> int | None:
+        """The number of the file with that identity."""
         number = bisect_left(range(self.files), (device, inode), key=self._identity)
         return number if number < self.files and self._identity(number) == (device, inode) else None
 
@@ -99,14 +100,17 @@ class ArenaIndex:
         return row.device, row.inode
 
     def name(self, position: int) -> tuple[bytes, int]:
+        """The name at a position, and the number of its file."""
         offset, length, number = _NAME.unpack_from(self._map, self._names + position * _NAME.size)
         start = self._blob + offset
         return self._map[start : start + length], number
 
     def names(self) -> Iterator[tuple[bytes, int]]:
+        """All names, each with the number of its file."""
         return (self.name(position) for position in range(self.name_count))
 
     def row(self, number: int) -> Row:
+        """One staged file."""
         return Row._make(_ROW.unpack_from(self._map, self._rows + number * _ROW.size))
 
     def place(self, number: int) -> tuple[int, int, int, int, int]:

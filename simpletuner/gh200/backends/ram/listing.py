@@ -43,10 +43,12 @@ class Listing:
 
     @property
     def bytes(self) -> int:
+        """Of all files."""
         return sum(file.size for file in self.files)
 
 
 def is_rewritten(name: str) -> bool:
+    """Whether SimpleTuner rewrites files of that name while it runs."""
     return name.startswith(_REWRITTEN_PREFIX) or name.lower().endswith(_REWRITTEN_SUFFIXES)
 
 

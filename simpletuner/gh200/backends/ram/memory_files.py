@@ -19,6 +19,7 @@ _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) e
 
 
 def memory_file(purpose: str) -> int:
+    """A new memory file that can be sealed."""
     return os.memfd_create(f"{NAME}-{purpose}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
 
@@ -31,11 +32,13 @@ def sealed_reader(descriptor: int) -> int:
 
 
 def map_file(descriptor: int, *, writable: bool = False) -> mmap.mmap:
+    """Maps the whole file, shared."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     size = os.fstat(descriptor).st_size
     return mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=protection, **_UNTRACKED)
 
 
 def close_all(descriptors: Sequence[int]) -> None:
+    """Closes descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The in-memory datasets of one run: how each was configured, and the backends that hold them."""
+"""The in-memory datasets of one run: how each was configured, and their backends."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 class StagedDatasets:
+    """The datasets in RAM of one run."""
+
     def __init__(self, run: Run) -> None:
         self.options: dict[str, InMemory] = {}
         self.entries: dict[str, dict[str, Any]] = {}
@@ -30,11 +32,12 @@ class StagedDatasets:
         self.options.clear()
         self.entries.clear()
 
-    def remember(self, name: str, options: InMemory, entry: dict[str, Any]) -> None:
+    def register(self, name: str, options: InMemory, entry: dict[str, Any]) -> None:
+        """How a dataset was configured."""
         self.options[name], self.entries[name] = options, entry
 
     def overlaps(self, directory: str) -> bool:
-        """Whether a directory lies in one that is held in RAM, or the other way round."""
+        """Whether a directory lies in a staged one, or the other way round."""
         given = [entry.get("instance_data_dir") for entry in self.entries.values()] if directory else []
         roots = [os.path.realpath(root.strip()) for root in given if isinstance(root, str) and root.strip()]
         own = os.path.realpath(directory)
@@ -47,10 +50,12 @@ class StagedDatasets:
             backend.compare_before_reads()
 
     def live(self) -> list[GH200InMemoryBackend]:
+        """Backends that have files in RAM."""
         return [backend for backend in self.backends if backend.staged_files]
 
 
 def staged() -> StagedDatasets | None:
+    """Those of the current run."""
     run = current()
     return run.part(StagedDatasets) if run is not None else None
 

@@ -53,6 +53,7 @@ class MemorySegment:
         self._lock = threading.Lock()
 
     def close(self) -> None:
+        """Frees the memory file."""
         os.close(self.descriptor)
 
     def add(
@@ -63,7 +64,7 @@ class MemorySegment:
         read_ahead: bool,
         moved: Callable[[int], None] = lambda size: None,
     ) -> Placed | None:
-        """Appends one file if the budget has room for it; None if not. `moved` is told of every part that was read."""
+        """Appends one file if it fits into the budget; None if not. `moved` is called for every part that was read."""
         try:
             source = open_regular(file.path)
             try:
@@ -99,19 +100,19 @@ class MemorySegment:
                 try:
                     packed = _packed(source, file.size, codec, int(most), moved)
                     placed = self._appended(source, before, packed, moved) if packed else None
-                    kept = room_for(placed.stored) if placed else 0
+                    kept = _padded(placed.stored) if placed else 0
                 finally:
                     budget.settle(reserved, kept)
                 if placed:
                     return placed
-        if not budget.reserve(room_for(file.size)):
+        if not budget.reserve(_padded(file.size)):
             return None
         kept = 0
         try:
             placed = self._appended(source, before, [], moved)
-            kept = room_for(file.size)
+            kept = _padded(file.size)
         finally:
-            budget.settle(room_for(file.size), kept)
+            budget.settle(_padded(file.size), kept)
         return placed
 
     def _appended(
@@ -167,20 +168,20 @@ class MemorySegment:
             view = view[step:]
 
 
-def room_for(size: int) -> int:
+def _padded(size: int) -> int:
     """The most a file of that size takes, with the gap before it."""
     return size + _alignment(size) - 1
 
 
-def room_for_all(files: Sequence[SourceFile]) -> int:
+def bytes_for_all(files: Sequence[SourceFile]) -> int:
     """The most the files take as they are, with their places in the index."""
-    return sum(room_for(file.size) + _INDEX_BYTES for file in files)
+    return sum(_padded(file.size) + _INDEX_BYTES for file in files)
 
 
-def estimated_room(files: Sequence[SourceFile], codec: Codec) -> int:
+def estimated_bytes(files: Sequence[SourceFile], codec: Codec) -> int:
     """What they take compressed. A single file must fit as it is: reading it back makes it whole again."""
     largest = max((file.size for file in files), default=0)
-    return max(largest, _buffer_bytes(largest) + int(room_for_all(files) * _estimated_ratio(files, codec)))
+    return max(largest, _buffer_bytes(largest) + int(bytes_for_all(files) * _estimated_ratio(files, codec)))
 
 
 def _alignment(size: int) -> int:

@@ -34,7 +34,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_SECONDS = 0.1
 _REPORT_SECONDS = 60.0
 # The store may live in the process that fails, which must not end before the others have read why.
-_LAST_WORDS_SECONDS = 10.0
+_ERROR_READ_SECONDS = 10.0
 
 Stage = Callable[[], SharedArena]
 
@@ -92,22 +92,22 @@ class RankGroup:
         return there, pid
 
     def arena(
-        self, dataset: str, root: str, codec: str | None, held: SharedArena | None, stage: Stage
+        self, dataset: str, root: str, codec: str | None, known: SharedArena | None, stage: Stage
     ) -> SharedArena | None:
         """Every rank calls it once for each dataset; what the owner answers decides, also whether it is staged again."""
         name = hashlib.blake2b(f"{codec} {os.fsencode(root).hex()}".encode(), digest_size=12).hexdigest()
         self._calls[name] += 1
         key = f"{self._prefix}/{self.owner}/{name}/{self._calls[name]}"
         if self.rank == self.owner:
-            return self._staged(key, held, stage)
+            return self._staged(key, known, stage)
         handle = self._handle(key, dataset, root)
-        if held is not None and held.token == handle.token:
-            return held
+        if known is not None and known.token == handle.token:
+            return known
         return _attached(dataset, handle)
 
-    def _staged(self, key: str, held: SharedArena | None, stage: Stage) -> SharedArena:
+    def _staged(self, key: str, known: SharedArena | None, stage: Stage) -> SharedArena:
         try:
-            arena = held or stage()
+            arena = known or stage()
         except BaseException as error:
             # A store that is gone must not hide the error.
             with suppress(RuntimeError):
@@ -118,7 +118,7 @@ class RankGroup:
 
     def _report_error(self, key: str, error: BaseException) -> None:
         self.store.set(key, json.dumps({"error": str(error) or type(error).__name__}))
-        until = time.monotonic() + (_LAST_WORDS_SECONDS if isinstance(error, Exception) else 0)
+        until = time.monotonic() + (_ERROR_READ_SECONDS if isinstance(error, Exception) else 0)
         while self.store.add(f"{key}/read", 0) < self.local_ranks - 1 and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
 
@@ -176,16 +176,16 @@ def _attached(dataset: str, handle: Handle) -> SharedArena | None:
     return arena
 
 
-_held: weakref.WeakValueDictionary[tuple[str, str | None], SharedArena] = weakref.WeakValueDictionary()
+_attached_arenas: weakref.WeakValueDictionary[tuple[str, str | None], SharedArena] = weakref.WeakValueDictionary()
 _group: RankGroup | None = None
 
 
 def shared_arena(dataset: str, root: str, codec: str | None, stage: Stage) -> SharedArena | None:
     """The one arena of a real directory and codec; None where this process has to read from disk."""
-    held, group = _held.get((root, codec)), _process_group()
-    arena = (held or stage()) if group is None else group.arena(dataset, root, codec, held, stage)
+    known, group = _attached_arenas.get((root, codec)), _process_group()
+    arena = (known or stage()) if group is None else group.arena(dataset, root, codec, known, stage)
     if arena is not None:
-        _held[root, codec] = arena
+        _attached_arenas[root, codec] = arena
     return arena
 
 

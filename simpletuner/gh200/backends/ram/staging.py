@@ -23,7 +23,7 @@ from .budget import StagingBudget
 from .codecs import Codec, load_codec
 from .index import NOT_STAGED, Row
 from .listing import Listing, SourceFile, drop_page_cache, list_dataset
-from .segment import BLOCK_BYTES, MemorySegment, SourceChanged, estimated_room, room_for_all
+from .segment import BLOCK_BYTES, MemorySegment, SourceChanged, bytes_for_all, estimated_bytes
 from .unstaged_report import report_files
 
 if TYPE_CHECKING:
@@ -67,10 +67,12 @@ class CopyJob:
     bytes_read: int = 0
 
     def next_number(self) -> int | None:
+        """The next file to stage; None at the end."""
         with self.lock:
             return next(self.numbers, None)
 
     def moved(self, size: int) -> None:
+        """Counts bytes that were read."""
         with self.lock:
             self.bytes_read += size
 
@@ -82,6 +84,7 @@ class Worker:
         self.job, self.segment, self.shares = job, segment, shares
 
     def run(self) -> None:
+        """Stages files until none is left."""
         if problem := keep_to_cpu_memory():
             self.job.policy_problems.add(problem)
         files = self.job.listing.files
@@ -161,9 +164,9 @@ def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory) -> Sha
 def check_limits(dataset: str, listing: Listing, options: InMemory, codec: Codec | None) -> Limit:
     """The tightest limit; raises before the first byte where the dataset cannot fit and must."""
     limit = memory_limits(options.memory_limit_gb)[0]
-    need = room_for_all(listing.files)
+    need = bytes_for_all(listing.files)
     if codec is not None and limit.bytes < need:
-        need = estimated_room(listing.files, codec)
+        need = estimated_bytes(listing.files, codec)
     if need > limit.bytes and options.on_limit == "error":
         raise over_limit(dataset, need, limit, estimated=codec is not None, compressed=codec is not None)
     return limit
@@ -211,8 +214,8 @@ def _report(job: CopyJob, seconds: float) -> None:
     )
     run = current()
     if run is not None:
-        told = {"files": len(rows), "bytes": size, "bytes in RAM": stored, "seconds": round(seconds, 3)}
-        run.measure(f"{STAGED}{job.dataset}", lambda: told)
+        values = {"files": len(rows), "bytes": size, "bytes in RAM": stored, "seconds": round(seconds, 3)}
+        run.measure(f"{STAGED}{job.dataset}", lambda: values)
     if job.left_out:
         _report_left_out(job)
     report_files(job.dataset, "could not be staged and are read from disk", job.problems)

@@ -14,6 +14,7 @@ _MOST = 20
 
 
 def report_files(dataset: str, what: str, problems: Sequence[str]) -> None:
+    """Warns of files and names the first of them."""
     if problems:
         shown = "\n  ".join(map(printable, problems[:_MOST]))
         more = f"\n  ... and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
@@ -27,6 +28,7 @@ class NewFiles:
         self._named: set[str] = set()
 
     def report(self, dataset: str, directory: StagedDirectory | None, path: str) -> None:
+        """Warns once of a file that was added after staging."""
         named = self._named
         if directory is None or len(named) > _MOST or path in named or not directory.is_new(path):
             return

@@ -68,6 +68,7 @@ class SizePlan:
     cropper: Any
 
     def outcome(self, path: str) -> BucketOutcome:
+        """For a further file."""
         metadata = self.metadata.copy()
         if self.cropper is not None:
             metadata["crop_coordinates"] = self.cropper.crop(*metadata["target_size"])[1]
@@ -88,6 +89,7 @@ class SizePlans:
         self._use_plans = not draws_aspects and not _reports_each_file()
 
     def outcome(self, path: str, size: Size, has_boxes: bool) -> BucketOutcome:
+        """The bucket of one file; SimpleTuner decides for the first two of a size."""
         if has_boxes:
             return self._by_upstream(path, size)
         if (plan := self._plans.get(size)) is not None:
@@ -133,6 +135,7 @@ class BoxFiles:
         self._there: dict[str, bool] = {}
 
     def beside(self, paths: Sequence[str]) -> set[str]:
+        """The images that have one."""
         directories = {path.rpartition("/")[0] for path in paths}
         if not any(self._any_in(directory) for directory in directories):
             return set()

@@ -67,11 +67,13 @@ class DatasetScan(Overrides):
 
     @override
     def compute_aspect_ratio_bucket_indices(self, *given: Any, **named: Any) -> Any:
+        """Scans with our workers."""
         with self._scanning():
             return self.upstream.compute_aspect_ratio_bucket_indices(*given, **named)
 
     @override
     def scan_for_metadata(self) -> Any:
+        """Scans with our workers."""
         with self._scanning():
             return self.upstream.scan_for_metadata()
 

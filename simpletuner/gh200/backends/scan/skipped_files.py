@@ -16,6 +16,8 @@ NAMED = 10
 
 
 class SkippedFiles:
+    """Files that a scan put in no bucket, by reason."""
+
     def __init__(self, backend: Any) -> None:
         self._id = backend.id
         cache = Path(backend.cache_file)
@@ -23,6 +25,7 @@ class SkippedFiles:
         self._by_reason: dict[str, list[str]] = {}
 
     def add(self, path: str, reason: str) -> None:
+        """One more."""
         self._by_reason.setdefault(reason, []).append(path)
 
     def report(self, scanned: int) -> None:

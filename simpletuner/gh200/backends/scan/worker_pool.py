@@ -44,6 +44,7 @@ class HeaderPool:
         return [one for path in paths for one in self._ask([path]) or [Header(None, None, DIED)]]
 
     def close(self) -> None:
+        """Ends the worker processes."""
         self._closed = True
         for worker in self._started:
             worker.kill()

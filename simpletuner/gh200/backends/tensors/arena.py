@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...memory import hints as uvm
+from ...memory import hints
 from ...memory.batch_copy import bytes_of
 from ...memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
 from ...memory.limits import memory_limits
@@ -29,7 +29,7 @@ BLOCK_SIZE = 256 << 20
 BLOCK_ROUNDING = 2 << 20
 
 Consumer = Literal["device", "host"]
-# A page that prefers the GPU is made in HBM by the CPU's own first write, where training wants the room: so all begin here.
+# A page that prefers the GPU is made in HBM by the CPU's first write, where training needs the memory; so all pages begin on the CPU.
 BLOCK_ADVICE = ((Advice.SET_PREFERRED_LOCATION, "host"), (Advice.SET_ACCESSED_BY, "device"))
 # What the GPU reads may go there once it is known how much training leaves.
 SHARE_ADVICE: dict[AccessPattern, tuple[tuple[Advice, str], ...]] = {
@@ -40,6 +40,8 @@ SHARE_ADVICE: dict[AccessPattern, tuple[tuple[Advice, str], ...]] = {
 
 @dataclass(frozen=True)
 class ArenaStats:
+    """Sizes and counts of one arena."""
+
     managed: bool
     reserved_bytes: int
     payload_bytes: int
@@ -65,13 +67,13 @@ class TensorArena:
         self._payload = 0
         # Why there is no further block; asking again costs more than reading the entry from its file.
         self._rejected: str | None = None
-        self.device = uvm.cuda_device()
+        self.device = hints.cuda_device()
         self._driver = self._managed_driver() if in_managed_memory else None
 
     def _managed_driver(self) -> Driver | None:
         driver = load_driver()
         try:
-            usable = uvm.supports(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, self.device)
+            usable = hints.supports(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, self.device)
         except CudaError as error:
             logger.warning("GH200 caches stay in plain RAM: %s", error)
             return None
@@ -79,6 +81,7 @@ class TensorArena:
 
     @property
     def managed(self) -> bool:
+        """Whether its blocks are managed memory."""
         return self._driver is not None
 
     def hold(self, source: torch.Tensor) -> Slot:
@@ -92,7 +95,7 @@ class TensorArena:
         return self.filled(place, source.dtype, tuple(source.shape), source.stride())
 
     def reserve(self, *spans: int) -> list[Reserved]:
-        """Room for tensors whose bytes are still to come, or ArenaFull; `filled` or `give_back` must follow."""
+        """Places for tensors whose bytes are still to come, or ArenaFull; `filled` or `give_back` must follow."""
         places: list[Reserved] = []
         with self._lock:
             try:
@@ -170,7 +173,7 @@ class TensorArena:
         wanted = self._block_size if limit is None else min(self._block_size, limit)
         size = -(-max(wanted, least) // BLOCK_ROUNDING) * BLOCK_ROUNDING
         try:
-            # Managed pages that find no room on either side end in the kernel's OOM killer, not in a CUDA error.
+            # Managed pages that fit on neither side invoke the OOM killer, not a CUDA error.
             tightest = memory_limits()[0]
             on_gpu = self._driver.memory_info(self.device)[0] if self._driver is not None else 0
             if size > tightest.bytes + on_gpu:
@@ -189,12 +192,12 @@ class TensorArena:
         outcomes = set()
         for advice, where in advices:
 
-            def call(driver: Driver, advice: Advice = advice, place: Place = places[where]) -> uvm.Outcome:
+            def call(driver: Driver, advice: Advice = advice, place: Place = places[where]) -> hints.Outcome:
                 driver.advise(block.pointer, size, advice, place, self.device)
-                return uvm.Outcome.APPLIED
+                return hints.Outcome.APPLIED
 
-            outcomes.add(uvm.attempt(f"block_{advice.name.lower()}", call))
-        return outcomes <= {uvm.Outcome.APPLIED}
+            outcomes.add(hints.attempt(f"block_{advice.name.lower()}", call))
+        return outcomes <= {hints.Outcome.APPLIED}
 
     def share_hbm(self) -> None:
         """Now that it is known how much of HBM there is for caches, the oldest blocks may go there."""
@@ -203,15 +206,15 @@ class TensorArena:
                 self._share_hbm(block)
 
     def _share_hbm(self, block: Block) -> None:
-        hints = uvm.current()
-        advices = SHARE_ADVICE.get(hints.policy())
+        run_hints = hints.current()
+        advices = SHARE_ADVICE.get(run_hints.policy())
         if advices is None or self._consumer == "host":
             return
-        size = hints.share.take(block.size - block.share)
+        size = run_hints.share.take(block.size - block.share)
         if size and self._advise(block, advices, block.share + size):
             block.share += size
         else:
-            hints.share.give_back(size)
+            run_hints.share.give_back(size)
 
     def may_move(self, pointer: int, size: int) -> bool:
         """Whether memory may go to HBM; what is not in this arena may."""
@@ -219,7 +222,7 @@ class TensorArena:
         return all(block.may_move(pointer, size) for block in found)
 
     def release(self, slot: Slot) -> None:
-        """Forget a slot; its place is used again when the last tensor that shares it is gone."""
+        """Release a slot; its place is used again when the last tensor that shares it is gone."""
         if slot.block is None:
             return
         let_go(slot)
@@ -232,12 +235,12 @@ class TensorArena:
             self._rejected = None
 
     @property
-    def leaving(self) -> int:
+    def dropped_in_use(self) -> int:
         """Bytes of dropped entries that somebody still reads."""
         return sum(size for _, _, _, size in tuple(self._retired))
 
     def shrink(self) -> int:
-        """Free the blocks in which nothing is held any more; returns their bytes."""
+        """Free the blocks without live tensors; returns their bytes."""
         with self._lock:
             self._reclaim()
             empty = [block for block in self._blocks if not block.live]
@@ -252,7 +255,7 @@ class TensorArena:
         self._retired = [item for item, gone in zip(self._retired, free, strict=True) if not gone]
         if self._driver is not None and any(len(refs) > 1 for refs, *_ in done):
             # A kernel that was queued while its tensor lived may still be reading the place.
-            uvm.attempt("synchronize", self._synchronised)
+            hints.attempt("synchronize", self._synchronised)
         for _, block, offset, size in done:
             self._freed(block, offset, size)
 
@@ -261,23 +264,24 @@ class TensorArena:
         self._budget.give_back(size)
         block.live -= 1
         if not block.live:
-            # Nothing is left in it: start over, so that entries of another size can use the room.
+            # Nothing is left in it: start over, so that entries of another size can use it.
             block.cursor = 0
             for places in self._free.values():
                 places[:] = [place for place in places if place[0] is not block]
 
-    def _synchronised(self, driver: Driver) -> uvm.Outcome:
+    def _synchronised(self, driver: Driver) -> hints.Outcome:
         driver.synchronize(self.device)
-        return uvm.Outcome.APPLIED
+        return hints.Outcome.APPLIED
 
     def stats(self) -> ArenaStats:
+        """Its sizes now."""
         with self._lock:
             reserved = sum(block.size for block in self._blocks)
             tensors = sum(block.live for block in self._blocks) - len(self._retired)
             return ArenaStats(self.managed, reserved, self._payload, tensors)
 
     def places(self) -> dict[str, dict[str, int]]:
-        """Where its blocks are as far as the driver tells; the part that may live in HBM is asked for by itself."""
+        """Where its blocks are as far as the driver reports; the part that may live in HBM is asked for by itself."""
         if self._driver is None:
             return {}
         with self._lock:
@@ -297,4 +301,4 @@ def let_go(slot: Slot) -> None:
     """Its copy in HBM, if it has one, and that part of the share."""
     if slot.resident is not None:
         slot.resident = None
-        uvm.current().share.give_back(slot.span)
+        hints.current().share.give_back(slot.span)

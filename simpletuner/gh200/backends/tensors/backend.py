@@ -1,4 +1,4 @@
-"""The tier of a cache's data backend: entries that are held are served from memory, and every write is watched."""
+"""The tier of a cache's data backend: cached entries are served from memory, every write invalidates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...memory import hints as uvm
+from ...memory import hints
 from .cache_kinds import CacheKind, consumer_of
 from .store import MISS, CacheStore, file_signature
 
@@ -14,17 +14,18 @@ _WRITING = frozenset("wax+")
 
 
 class UnifiedCacheTier:
-    """Before a class of upstream's that keeps files in local directories; without a store it adds nothing to it."""
+    """Mixed into a data backend of local directories; without a store it changes nothing."""
 
     _store: CacheStore | None = None
     _kind: CacheKind = "vae"
 
-    def hold_entries(self, store: CacheStore, kind: CacheKind) -> None:
+    def attach_store(self, store: CacheStore, kind: CacheKind) -> None:
         """From here on; what a path's entry is for is decided by its directory where one backend serves two caches."""
         self._store, self._kind = store, kind
 
     @property
     def has_tier(self) -> bool:
+        """Whether a store is attached."""
         return self._store is not None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -34,7 +35,7 @@ class UnifiedCacheTier:
 
     @property
     def _upstream(self) -> Any:
-        """The class this one stands before, whose methods it calls."""
+        """The class it is mixed into, whose methods it calls."""
         return super()
 
     def _watching(self) -> CacheStore | None:
@@ -44,9 +45,10 @@ class UnifiedCacheTier:
 
     def _serving(self) -> CacheStore | None:
         """The same store while it serves and takes in entries."""
-        return self._watching() if uvm.gh200_uvm_enabled() else None
+        return self._watching() if hints.gh200_uvm_enabled() else None
 
     def torch_load(self, filename: Any) -> Any:
+        """The entry from memory; on a miss from its file, cached for the next read."""
         store = self._serving()
         if store is None:
             return self._upstream.torch_load(filename)
@@ -73,10 +75,12 @@ class UnifiedCacheTier:
         return value if found is MISS else found
 
     def exists(self, filepath: Any) -> Any:
+        """Whether the entry is cached, or its file exists."""
         store = self._serving()
         return (store is not None and store.holds(filepath)) or self._upstream.exists(filepath)
 
     def torch_save(self, data: Any, original_location: Any) -> Any:
+        """Saves the entry and caches it again."""
         return self._written(original_location, lambda: self._upstream.torch_save(data, original_location))
 
     def write(self, filepath: Any, data: Any) -> Any:
@@ -84,14 +88,17 @@ class UnifiedCacheTier:
         return self._written(filepath, lambda: self._upstream.write(filepath, data))
 
     def delete(self, filepath: Any) -> Any:
+        """Drops the entry, then deletes its file."""
         return self._changed(filepath, lambda: self._upstream.delete(filepath))
 
     def open_file(self, filepath: Any, mode: str) -> Any:
+        """Drops the entry before its file is opened for writing."""
         if not _WRITING & set(mode):
             return self._upstream.open_file(filepath, mode)
         return self._changed(filepath, lambda: self._upstream.open_file(filepath, mode))
 
     def list_files(self, file_extensions: Any, instance_data_dir: Any) -> Any:
+        """Lists files; entries are compared with theirs again."""
         store = self._watching()
         if store is not None:
             store.listed()
@@ -110,7 +117,7 @@ class UnifiedCacheTier:
             store.drop(key)
 
     def _written(self, path: Any, write: Callable[[], Any]) -> Any:
-        """What was written need not be read by training: it is held as a read ahead would hold it."""
+        """What was written is cached as a preload would cache it."""
         store = self._serving()
         if store is None or not isinstance(path, str | os.PathLike) or not os.fspath(path).endswith(".pt"):
             return self._changed(path, write)
@@ -122,5 +129,5 @@ class UnifiedCacheTier:
             store.drop(key)
             raise
         packed = bool(getattr(self, "compress_cache", False))
-        store.hold_written(key, consumer_of(self._kind, key), began, packed=packed)
+        store.admit_written(key, consumer_of(self._kind, key), began, packed=packed)
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ...memory import hints as uvm
+from ...memory import hints
 from ...memory.driver import Driver
 from .blocks import Slot
 
@@ -42,39 +42,40 @@ class AdaptivePrefetch:
         self.moves, self._late = not pause, 0
 
     def report(self) -> dict[str, Any]:
+        """Counters of batches and pauses."""
         return {"moves": self.moves, "batches": self._all, "late": self._all_late, "pauses": self._pauses}
 
 
 class NextBatch:
     """One batch ahead at most, and only what is not there already."""
 
-    def __init__(self, hints: uvm.Hints, adaptive: AdaptivePrefetch | None = None) -> None:
-        self._hints, self._adaptive = hints, adaptive
+    def __init__(self, run_hints: hints.Hints, adaptive: AdaptivePrefetch | None = None) -> None:
+        self._hints, self._adaptive = run_hints, adaptive
 
     def go(self, slots: list[Slot]) -> None:
         """The batch is complete, and the caller's next kernels read it."""
         waiting = []
         for slot in slots:
             if slot.moved:
-                self._hints.count("cache_prefetch", uvm.Outcome.RESIDENT)
+                self._hints.count("cache_prefetch", hints.Outcome.RESIDENT)
             elif not slot.may_move:
-                self._hints.count("cache_prefetch", uvm.Outcome.BEYOND_SHARE)
+                self._hints.count("cache_prefetch", hints.Outcome.BEYOND_SHARE)
             elif self._adaptive is None or self._adaptive.moves:
                 waiting.append(slot)
         late = False
         if waiting:
-            outcome = uvm.attempt("cache_prefetch", lambda driver: self._move(driver, waiting))
-            late = outcome is uvm.Outcome.STEPPED_BACK
+            outcome = hints.attempt("cache_prefetch", lambda driver: self._move(driver, waiting))
+            late = outcome is hints.Outcome.STEPPED_BACK
         if self._adaptive is not None:
             self._adaptive.batch(late=late)
 
-    def _move(self, driver: Driver, slots: list[Slot]) -> uvm.Outcome:
+    def _move(self, driver: Driver, slots: list[Slot]) -> hints.Outcome:
         mover = self._hints.mover
         if mover.busy(driver):
-            return uvm.Outcome.STEPPED_BACK
+            return hints.Outcome.STEPPED_BACK
         block = slots[0].block
         assert block is not None
         mover.move(driver, [slot.pages() for slot in slots], block.device)
         for slot in slots:
             slot.moved = True
-        return uvm.Outcome.APPLIED
+        return hints.Outcome.APPLIED

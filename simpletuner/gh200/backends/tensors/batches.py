@@ -1,4 +1,4 @@
-"""A collated batch of held latents: those still in plain RAM go to the GPU in one copy, some stay there for good."""
+"""A collated batch of cached latents: those in plain RAM go to the GPU in one copy, some stay there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...memory import hints as uvm
+from ...memory import hints
 from ...memory.batch_copy import OneCopy, PinningFailed
 from .arena import let_go
 from .blocks import Slot
@@ -20,7 +20,7 @@ FINITE = "_gh200_finite"
 
 
 def known_to_be_finite(tensor: torch.Tensor) -> torch.Tensor:
-    """Marked, so that nobody looks again until somebody writes to it."""
+    """Marks a tensor as checked until it is written to."""
     setattr(tensor, FINITE, tensor._version)
     return tensor
 
@@ -28,19 +28,19 @@ def known_to_be_finite(tensor: torch.Tensor) -> torch.Tensor:
 class Batches:
     """What a run does with the latents of one batch, in the thread that puts it together."""
 
-    def __init__(self, store: CacheStore, placement: Placement, hints: uvm.Hints) -> None:
-        self._store, self._placement, self._hints = store, placement, hints
-        self._copy = OneCopy(uvm.cuda_device())
+    def __init__(self, store: CacheStore, placement: Placement, run_hints: hints.Hints) -> None:
+        self._store, self._placement, self._hints = store, placement, run_hints
+        self._copy = OneCopy(hints.cuda_device())
         self._without_pinned = ""
-        hints.share.by_entry = placement.resident
+        run_hints.share.by_entry = placement.resident
 
     @property
     def together(self) -> bool:
         """Whether entries in plain RAM wait for their batch, instead of being pinned one by one."""
-        return self._placement.way == "pinned" and not self._without_pinned
+        return self._placement.path == "pinned" and not self._without_pinned
 
     def on_the_gpu(self, latents: list[Any]) -> list[Any]:
-        """The same list with held latents on the GPU; whatever is not held is left to upstream."""
+        """The same list with cached latents on the GPU; others are left to SimpleTuner."""
         slots = [self._slot(latent) for latent in latents]
         found = list(latents)
         for index, slot in enumerate(slots):
@@ -61,7 +61,7 @@ class Batches:
         return found
 
     def _slot(self, latent: Any) -> Slot | None:
-        """Of a whole held latent without NaN and Inf; upstream itself looks at the others, and deletes the file."""
+        """Of a complete cached latent without NaN and Inf; SimpleTuner checks the others, and deletes the file."""
         slot = self._store.slot_of(latent) if isinstance(latent, torch.Tensor) else None
         whole = slot is not None and slot.block is not None and latent.shape == slot.tensor.shape
         return slot if slot is not None and whole and slot.finite else None
@@ -89,11 +89,11 @@ class Batches:
                     slot.keep(copy.copy_(tensor))
             except torch.cuda.OutOfMemoryError:
                 share.give_back(slot.span)
-                self.give_way("torch has no more memory for them")
+                self.release_resident("torch has no more memory for them")
                 return
 
-    def training_wants_more(self) -> bool:
-        """Whether the GPU's memory has become so scarce that what stays there is in training's way."""
+    def training_needs_more(self) -> bool:
+        """Whether free GPU memory has fallen below half of the margin."""
         share = self._hints.share
         if not (share.by_entry and share.given):
             return False
@@ -102,16 +102,19 @@ class Batches:
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return share.short(free + unused, total)
 
-    def give_way(self, why: str) -> None:
+    def release_resident(self, why: str) -> None:
+        """Frees the copies in HBM for training, for the rest of the run."""
         kept = [slot for slot in self._store.slots() if slot.resident is not None]
         self._hints.share.close()
         for slot in kept:
             let_go(slot)
-        logger.info("GH200 caches: %d latents leave the GPU's memory: %s", len(kept), why)
+        logger.info("GH200 caches: %d latents are removed from the GPU's memory: %s", len(kept), why)
 
     def report(self) -> dict[str, int]:
+        """Batches and bytes copied, and bytes resident in HBM."""
         moved = {"batches_in_one_copy": self._copy.batches, "bytes_copied": self._copy.bytes}
         return moved | ({"bytes_resident": self._hints.share.given} if self._placement.resident else {})
 
     def close(self) -> None:
+        """Frees the pinned buffer."""
         self._copy.close()

@@ -1,4 +1,4 @@
-"""The pieces an arena is made of: the shared byte limit, blocks of memory, and the tensors held in them."""
+"""The parts of an arena: the shared byte limit, blocks of memory, and the tensors in them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _cuda_lock = threading.Lock()
 
 
 class ArenaFull(Exception):
-    """There is no room for an entry; the message says which bound was met."""
+    """An entry does not fit; the message names the bound."""
 
 
 class CacheBudget:
     """The bytes several arenas may have together: a limit of their own, and what torch's pools leave of the shared one.
 
-    Packed bytes, padding included. Pools come first: they grow without asking, and `excess` says what caches then give up.
+    Packed bytes, padding included. Pools have precedence: what they take beyond the bound, caches must free (`excess`).
     """
 
     def __init__(self, limit: int | None, shared: int | None = None, pools: Callable[[], int] = lambda: 0) -> None:
@@ -39,6 +39,7 @@ class CacheBudget:
 
     @property
     def limit(self) -> int | None:
+        """The tighter of the two bounds now."""
         bounds = [bound for bound in (self._own, self._left()) if bound is not None]
         return min(bounds) if bounds else None
 
@@ -46,6 +47,7 @@ class CacheBudget:
         return None if self._shared is None else max(0, self._shared - self._pools())
 
     def take(self, size: int) -> None:
+        """Counts bytes as used; raises ArenaFull."""
         with self._lock:
             limit = self.limit
             if limit is not None and self.used + size > limit:
@@ -55,11 +57,12 @@ class CacheBudget:
             self.used += size
 
     def excess(self) -> int:
-        """Bytes that are held although torch's pools have their room by now."""
+        """Bytes in use beyond what torch's pools have left by now."""
         left = self._left()
         return 0 if left is None else max(0, self.used - left)
 
     def give_back(self, size: int) -> None:
+        """Counts bytes as free again."""
         with self._lock:
             self.used -= size
 
@@ -82,6 +85,7 @@ class Block:
         self.pointer = ctypes.addressof(self.buffer)
 
     def may_move(self, pointer: int, size: int) -> bool:
+        """Whether all pages of a range are in its share of HBM."""
         start, covered = covering_pages(pointer, size, ManagedRange(self.pointer, self.size))
         return start + covered <= self.pointer + self.share
 
@@ -117,7 +121,7 @@ NO_BYTES = Reserved(None, None, 0, 0)
 
 
 class Slot:
-    """One held tensor: its view, the version it had when nothing had written to it, and its twins on the GPU.
+    """One cached tensor: its view, the version it had when nothing had written to it, and its twins on the GPU.
 
     `cuda` is a view of the same bytes, `resident` a copy of them in HBM.
     """
@@ -138,6 +142,7 @@ class Slot:
 
     @property
     def managed(self) -> bool:
+        """Whether it is in managed memory."""
         return self.block is not None and self.block.driver is not None
 
     @property
@@ -169,13 +174,15 @@ class Slot:
             try:
                 self.finite = not bool(torch.isnan(self.tensor).any() or torch.isinf(self.tensor).any())
             except NotImplementedError:
-                self.finite = False  # a type without the check: upstream's own then speaks for itself
+                self.finite = False  # a type without the check: left to SimpleTuner's
 
     def keep(self, resident: torch.Tensor) -> None:
+        """Keeps its copy in HBM."""
         self.resident_version, self.resident = resident._version, resident
 
     @property
     def written_to(self) -> bool:
+        """Whether any of its tensors was written to."""
         cuda, resident = self.cuda, self.resident
         return (
             self.tensor._version != self.version
@@ -185,6 +192,6 @@ class Slot:
 
 
 def holdable(tensor: torch.Tensor, device: str = "cpu") -> bool:
-    """Whether a view of bytes can stand for this tensor without any difference to its user."""
+    """Whether a view of bytes can replace this tensor without any difference to its user."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == device
     return plain and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())

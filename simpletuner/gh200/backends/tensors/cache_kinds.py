@@ -30,6 +30,7 @@ _CACHES: Final[dict[str, tuple[CacheKind, str]]] = {
 
 
 def kind_of_dataset(dataset_type: str) -> CacheKind:
+    """Which cache the backend of such a dataset serves."""
     return _KINDS.get(dataset_type, "vae")
 
 

@@ -1,4 +1,4 @@
-"""What a held entry is: containers around slots, made from a value once and handed out anew at every read."""
+"""A cached entry: containers around slots, made from a value once and built anew at every read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ _BUILDERS: dict[type, Callable[[Any], Any]] = {
 
 
 def build(node: Any) -> Any:
+    """The containers of a template anew, with views of its slots."""
     builder = _BUILDERS.get(type(node))
     return node if builder is None else builder(node)
 
 
 @dataclass(slots=True)
 class Entry:
+    """A template, its slots and the file version they came from."""
+
     template: Any
     slots: tuple[Slot, ...]
     arena: TensorArena
@@ -34,10 +37,10 @@ class Entry:
     signature: Signature
 
 
-def take_in(value: Any, arena: TensorArena, slots: list[Slot]) -> Any:
+def copied_in(value: Any, arena: TensorArena, slots: list[Slot]) -> Any:
     """The value with its tensors copied into the arena; the slots are also those of an attempt that fails."""
 
-    def held(node: Any) -> Any:
+    def stored(node: Any) -> Any:
         kind = type(node)
         if isinstance(node, torch.Tensor) and holdable(node):
             slots.append(arena.hold(node))
@@ -46,4 +49,4 @@ def take_in(value: Any, arena: TensorArena, slots: list[Slot]) -> Any:
             raise NotPlain(f"an entry holds a {kind.__module__}.{kind.__qualname__}")
         return node
 
-    return mapped(value, held)
+    return mapped(value, stored)

@@ -1,4 +1,4 @@
-"""What upstream's backend builders and collate call: attach the tier, place a latent, skip a check whose answer is known."""
+"""What SimpleTuner's backend builders and collate call: attach the tier, place a latent, skip a known check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...memory import hints as uvm
+from ...memory import hints
 from ...memory.driver import Driver
 from ...runtime import UNIFIED_MEMORY, Run, current
 from .arena import Consumer
@@ -49,9 +49,10 @@ class TensorCaches:
         run.at_end(self._end_preload)
 
     def opened(self) -> CacheStore:
+        """The store, made at the first call."""
         if self.store is None:
             placement = self.run.part(Placement)
-            store = CacheStore(self.run.options, self.run.bytes_in_pools, in_managed_memory=placement.way == "managed")
+            store = CacheStore(self.run.options, self.run.bytes_in_pools, in_managed_memory=placement.path == "managed")
             if placement.moves:
                 self.batches = Batches(store, placement, self.run.hints)
             self.store = store
@@ -61,7 +62,7 @@ class TensorCaches:
         return self.store is None or self.store.may_move(pointer, size)
 
     def read_ahead(self) -> None:
-        """From now on, what the caches of this run have on this machine's disks."""
+        """Starts to preload what the caches of this run have on local disks."""
         if self.preload is None:
             self.preload = Preload(self.opened(), self._to_read_ahead, shown=_first_rank())
 
@@ -71,6 +72,7 @@ class TensorCaches:
                 yield cache, backend, CONSUMERS[kind]
 
     def training_begins(self) -> None:
+        """Reports caches that are not local; from here on disk reads count as waits of a step."""
         self._report_elsewhere()
         if self.store is not None:
             self.store.training_begins()
@@ -78,7 +80,7 @@ class TensorCaches:
             self.preload.training_begins()
 
     def _report_elsewhere(self) -> None:
-        """Only here is it known which backend serves a cache: an S3 dataset may well have a local one for its latents."""
+        """The backend of a cache is known only now: an S3 dataset may have a local one for its latents."""
         elsewhere = {
             f'the {kind} cache of backend "{backend.id}" (type {backend.type})'
             for kind, _, backend in registered_caches()
@@ -87,7 +89,7 @@ class TensorCaches:
         if elsewhere:
             logger.warning(
                 "GH200 caches: not in unified memory, although cache_config asks for it: %s. Only caches in local "
-                "directories are held; these are read as without it. Give them a backend of type local, or set the "
+                "directories are cached; these are read as without it. Give them a backend of type local, or set the "
                 'cache type to "disk"',
                 ", ".join(sorted(elsewhere)),
             )
@@ -119,28 +121,28 @@ class TensorCaches:
             self.batches.close()
 
 
-def begin(run: Run) -> None:
-    """The memory part of a run that has one: reported while it lasts, freed when it ends."""
+def report_caches(run: Run) -> None:
+    """Reports the caches and hints of a run that has them."""
     if run.options.hints or run.options.kinds:
         run.measure(UNIFIED_MEMORY, run.part(TensorCaches).report)
 
 
-def device_known(run: Run, device: torch.device, batch_bytes: int, entries: int) -> None:
-    """Before anything is held or loaded: how batches of about that size get to the GPU."""
+def decide_placement(run: Run, device: torch.device, batch_bytes: int, entries: int) -> None:
+    """Before anything is cached or loaded: how batches of about that size get to the GPU."""
     if run.options.kinds:
         run.part(Placement).decide(device, batch_bytes, entries)
 
 
 def _in_use() -> TensorCaches | None:
-    """Where caches are held and act now."""
+    """The caches of the run while they are enabled and filled."""
     run = current()
-    if run is None or not run.hints.enabled:
+    if run is None or not run.options.kinds or not run.hints.enabled:
         return None
-    held = run.part(TensorCaches)
-    return held if held.store is not None and held.store.usable else None
+    caches = run.part(TensorCaches)
+    return caches if caches.store is not None and caches.store.usable else None
 
 
-def cache_is_held(dataset_type: str) -> bool:
+def is_cached(dataset_type: str) -> bool:
     """Whether the cache of a local backend that upstream builds for such a dataset is to be in unified memory."""
     run, kind = current(), kind_of_dataset(dataset_type)
     if run is None or kind not in run.options.kinds:
@@ -160,10 +162,10 @@ def attach_cache_tier(backend: UnifiedCacheTier, dataset_type: str) -> None:
     """From here on the backend serves entries from the run's memory."""
     run, kind = current(), kind_of_dataset(dataset_type)
     assert run is not None
-    held = run.part(TensorCaches)
-    backend.hold_entries(held.opened(), kind)
+    caches = run.part(TensorCaches)
+    backend.attach_store(caches.opened(), kind)
     if run.options.preload:
-        held.read_ahead()
+        caches.read_ahead()
 
 
 def training_begins() -> None:
@@ -184,27 +186,27 @@ def _loads_weights_only() -> bool:
 
 
 def upstream_prefetches(args: Any) -> bool:
-    """Whether upstream's own device prefetch is on; ours then steps back."""
+    """Whether SimpleTuner's device prefetch is on; ours is then off."""
     return float(getattr(args, "dataloader_prefetch_device_threshold_mb", 0) or 0) > 0
 
 
 def micro_batch_begins(optimizer_step: int) -> None:
-    """Once training has taken its own memory, the caches are told how much of HBM is left for them; later what is not."""
-    held = _in_use()
-    if held is None:
+    """Once training has allocated its memory, measures how much of HBM caches may use; later releases it if needed."""
+    caches = _in_use()
+    if caches is None:
         return
-    store, share = held.opened(), held.run.hints.share
-    store.give_way()
-    if held.batches is not None and held.batches.training_wants_more():
-        held.batches.give_way("training needs more than it did in its first steps")
+    store, share = caches.opened(), caches.run.hints.share
+    store.drop_for_pools()
+    if caches.batches is not None and caches.batches.training_needs_more():
+        caches.batches.release_resident("training needs more than it did in its first steps")
     if not (store.managed or share.by_entry) or not share.due(optimizer_step):
         return
 
-    def measure(driver: Driver) -> uvm.Outcome:
-        share.measured(*driver.memory_info(uvm.cuda_device()))
-        return uvm.Outcome.APPLIED
+    def measure(driver: Driver) -> hints.Outcome:
+        share.measured(*driver.memory_info(hints.cuda_device()))
+        return hints.Outcome.APPLIED
 
-    if uvm.attempt("hbm_share", measure) is uvm.Outcome.APPLIED:
+    if hints.attempt("hbm_share", measure) is hints.Outcome.APPLIED:
         store.share_hbm()
 
 
@@ -214,53 +216,51 @@ def _can_pin() -> bool:
     return torch.accelerator.is_available()
 
 
-def _slot_of(held: TensorCaches | None, tensor: Any) -> Slot | None:
-    return held.opened().slot_of(tensor) if held is not None and isinstance(tensor, torch.Tensor) else None
+def _slot_of(caches: TensorCaches | None, tensor: Any) -> Slot | None:
+    return caches.opened().slot_of(tensor) if caches is not None and isinstance(tensor, torch.Tensor) else None
 
 
 def placed_latent(latent: Any) -> Any | None:
-    """What collate should use instead of a pinned copy of a latent; None where upstream's way is right."""
-    held = _in_use()
+    """What collate uses instead of a pinned copy of a latent; None where the pinned copy is right."""
+    caches = _in_use()
     tensor: Any = latent.get("latents") if isinstance(latent, dict) else latent
-    slot = _slot_of(held, tensor)
-    if held is None or slot is None or tensor.shape != slot.tensor.shape:
+    slot = _slot_of(caches, tensor)
+    if caches is None or slot is None or tensor.shape != slot.tensor.shape:
         return None if _can_pin() else latent
     slot.check_finite()  # now: in one of the threads that read, and while managed pages are still on the CPU
-    placed = _placed(held, slot, tensor)
+    placed = _placed(caches, slot, tensor)
     return {**latent, "latents": placed} if isinstance(latent, dict) else placed
 
 
-def _placed(held: TensorCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
+def _placed(caches: TensorCaches, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     if slot.managed and torch.cuda.is_available():
         return slot.cuda_view().detach()
-    if not _can_pin() or (held.batches is not None and held.batches.together):
+    if not _can_pin() or (caches.batches is not None and caches.batches.together):
         return tensor
     pinned = tensor.pin_memory()
     return known_to_be_finite(pinned) if slot.finite else pinned
 
 
 def moved_together(latents: list[Any]) -> list[Any]:
-    """The latents of a batch that is complete; those that are held go to the GPU at once."""
-    held = _in_use()
-    if held is None:
+    """The latents of a complete batch; cached ones are moved to the GPU together."""
+    caches = _in_use()
+    if caches is None or caches.batches is None:
         return latents
-    if held.batches is None:
-        return latents
-    _prefetch(held, latents)
-    return held.batches.on_the_gpu(latents)
+    _prefetch(caches, latents)
+    return caches.batches.on_the_gpu(latents)
 
 
-def _prefetch(held: TensorCaches, latents: list[Any]) -> None:
-    if held.run.options.prefetch and held.run.hints.policy() != "cpu_first":
-        slots = [_slot_of(held, latent) for latent in latents]
-        held.next_batch.go([slot for slot in slots if slot is not None and slot.managed])
+def _prefetch(caches: TensorCaches, latents: list[Any]) -> None:
+    if caches.run.options.prefetch and caches.run.hints.policy() != "cpu_first":
+        slots = [_slot_of(caches, latent) for latent in latents]
+        caches.next_batch.go([slot for slot in slots if slot is not None and slot.managed])
 
 
 def known_finite(tensor: torch.Tensor) -> bool:
-    """Whether it is a held latent that was found free of NaN and Inf when it was placed, and not written to since."""
-    held = _in_use()
+    """Whether it is a cached latent that had no NaN or Inf when it was placed, and was not written to since."""
+    caches = _in_use()
     mark: int | None = getattr(tensor, FINITE, None)
-    if held is not None and mark is not None:
+    if caches is not None and mark is not None:
         return mark == tensor._version
-    slot = _slot_of(held, tensor)
+    slot = _slot_of(caches, tensor)
     return slot is not None and slot.finite is True

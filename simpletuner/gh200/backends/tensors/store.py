@@ -1,4 +1,4 @@
-"""Cache entries held as tensors in arenas: admitted once, served as views in fresh containers, dropped when changed."""
+"""Cache entries as tensors in arenas: admitted once, served as views in fresh containers, dropped when changed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any, Final
 import torch
 
 from ...config.cache_options import CacheOptions
-from ...memory import hints as uvm
+from ...memory import hints
 from ...memory.driver import CudaError, Driver, load_driver
 from ...memory.pages import aligned
 from .arena import ArenaStats, Consumer, TensorArena
 from .blocks import ArenaFull, CacheBudget, Slot
-from .entry import Entry, build, take_in
+from .entry import Entry, build, copied_in
 from .reader import NotPlain, Read, Signature, Unreadable, read_entry, signature_of
 
 logger = logging.getLogger("gh200.cache")
@@ -32,6 +32,7 @@ NEVER_COMPARED = -1
 
 
 def file_signature(path: str) -> Signature:
+    """What identifies a version of a file; None where there is none."""
     try:
         return signature_of(os.stat(path))
     except OSError:
@@ -44,7 +45,7 @@ def _shared_limit(options: CacheOptions) -> int | None:
     if not isinstance(driver, Driver):
         return None
     try:
-        return int(driver.memory_info(uvm.cuda_device())[1] * options.oversubscription_ratio)
+        return int(driver.memory_info(hints.cuda_device())[1] * options.oversubscription_ratio)
     except CudaError as error:
         logger.warning("GH200 caches: the GPU's memory size is unknown (%s); the ratio bounds nothing", error)
         return None
@@ -71,15 +72,15 @@ class CacheStore:
         self._all_dropped_at = 0
         self._process = os.getpid()
         self.counts: Counter[str] = Counter()
-        self.demands = 0  # reads from disk that somebody waits for now; whoever else reads there steps back
+        self.demands = 0  # reads from disk that a caller waits for now; preloading pauses meanwhile
         self._disk_reads = self._disk_reads_before_training = 0
         self.waited = 0.0
-        # Counts without a lock: stepping it is atomic, and looking at it is a step that is taken off again.
+        # Counts without a lock: next() is atomic, and each look at it adds one that is subtracted again.
         self._hits, self._looks = count(), 0
 
     @property
     def usable(self) -> bool:
-        """Managed memory is not there in a forked child, and the child cannot know who held a lock when it was made."""
+        """False in a forked child: it has no managed memory, and a lock may be taken for ever."""
         return os.getpid() == self._process
 
     def serve(self, key: str) -> Any:
@@ -100,7 +101,7 @@ class CacheStore:
 
     @contextmanager
     def demanded(self) -> Iterator[None]:
-        """Around a read from disk that somebody waits for."""
+        """Around a read from disk that a caller waits for."""
         began = time.monotonic()
         with self._lock:
             self.demands += 1
@@ -113,9 +114,11 @@ class CacheStore:
                 self.waited += time.monotonic() - began
 
     def training_begins(self) -> None:
+        """Disk reads from here on are those of training."""
         self._disk_reads_before_training = self._disk_reads
 
     def hits(self) -> int:
+        """How many reads were served from memory."""
         with self._lock:
             seen, self._looks = next(self._hits) - self._looks, self._looks + 1
         return seen
@@ -135,6 +138,7 @@ class CacheStore:
         return key in self._entries or key in self._coming
 
     def holds(self, key: str) -> bool:
+        """Whether there is a valid entry."""
         entry = self._entries.get(key)
         return entry is not None and (entry.generation == self._generation or self._still_valid(key, entry))
 
@@ -143,7 +147,7 @@ class CacheStore:
         return max(self._dropped_at.get(key, 0), self._all_dropped_at) <= seen
 
     def admit(self, key: str, value: Any, consumer: Consumer, seen: int, signature: Signature) -> bool:
-        """Hold a value that was loaded after `seen` changes; False where it cannot or must not be held."""
+        """Cache a value that was loaded after `seen` changes; False where it cannot or must not be cached."""
         slots: list[Slot] = []
         with self._lock:
             # Something was written or deleted while the file was read: what was read may be the old content.
@@ -151,7 +155,7 @@ class CacheStore:
                 return key in self._entries
             arena = self.arena(consumer)
             try:
-                template = take_in(value, arena, slots)
+                template = copied_in(value, arena, slots)
             except (NotPlain, ArenaFull) as reason:
                 for slot in slots:
                     arena.release(slot)
@@ -162,7 +166,7 @@ class CacheStore:
             return True
 
     def admit_ahead(self, key: str, read: Read, consumer: Consumer, seen: int) -> bool:
-        """Hold what was read before anybody asked: it is compared with its file when it is served for the first time."""
+        """Cache what was preloaded: it is compared with its file when it is served for the first time."""
         if read.how == "torch":
             admitted = self.admit(key, read.value, consumer, seen, read.signature)
             entry = self._entries.get(key)
@@ -194,19 +198,21 @@ class CacheStore:
                 trim(0)
 
     def rejected(self, reason: Exception) -> None:
+        """Counts an entry that was not cached, and warns once per reason."""
         full = isinstance(reason, ArenaFull)
         self.count("refused_full" if full else "refused_type")
         rest = "later entries are read from disk" if full else "such entries are read from disk every time"
         self._say(type(reason).__name__, f"GH200 caches: {reason}; {rest}")
 
     def arena(self, consumer: Consumer) -> TensorArena:
+        """The arena of entries for that consumer, made at the first call."""
         with self._lock:
             if consumer not in self._arenas:
                 self._arenas[consumer] = TensorArena(self._budget, consumer, in_managed_memory=self._in_managed_memory)
             return self._arenas[consumer]
 
     def drop(self, key: str) -> int:
-        """Forget an entry and let no read that is under way bring it back; returns the number of this change."""
+        """Drop an entry, also for reads in progress; returns the number of this change."""
         with self._lock:
             self.changes += 1
             self._dropped_at[key] = self.changes
@@ -217,11 +223,8 @@ class CacheStore:
                     entry.arena.release(slot)
             return self.changes
 
-    def hold_written(self, key: str, consumer: Consumer, began: int, *, packed: bool) -> None:
-        """Hold what this process has just written, unless somebody else touched the file since change number `began`.
-
-        It is read back, from the kernel's memory: whatever somebody wrote there meanwhile, the file decides.
-        """
+    def admit_written(self, key: str, consumer: Consumer, began: int, *, packed: bool) -> None:
+        """Cache what this process has written, unless the file changed since change number `began`; read back from the file."""
         with self._lock:
             alone = self.unchanged(key, began)
             # Again: a reader may have taken the old content in while the new one was written.
@@ -237,7 +240,7 @@ class CacheStore:
         except ArenaFull as reason:
             self.rejected(reason)
         except (OSError, Unreadable) as error:
-            logger.debug("GH200 caches: %s is not held: %s", key, error)
+            logger.debug("GH200 caches: %s is not cached: %s", key, error)
         finally:
             self._coming.discard(key)
 
@@ -247,13 +250,14 @@ class CacheStore:
             self._generation += 1
 
     def slot_of(self, tensor: torch.Tensor) -> Slot | None:
-        """The held tensor this one is a view of, on either device; managed pointers are the same on both."""
+        """The cached tensor this one is a view of, on either device; managed pointers are the same on both."""
         slot = self._by_pointer.get(tensor.data_ptr())
         if slot is None or tensor.dtype != slot.tensor.dtype or tensor.numel() > slot.tensor.numel():
             return None
         return None if slot.written_to else slot
 
     def count(self, what: str) -> None:
+        """Adds one to a counter of the report."""
         with self._lock:
             self.counts[what] += 1
 
@@ -264,15 +268,15 @@ class CacheStore:
             self._said.add(once)
         logger.warning(message)
 
-    def give_way(self) -> None:
-        """Where torch's pools have grown into what is held here, the entries that came last are dropped."""
+    def drop_for_pools(self) -> None:
+        """Drops the newest entries where torch's pools have grown into the shared bound."""
         if not self._budget.excess():
             return
         with self._lock:
             arenas = self._arenas.values()
             freed = sum(arena.shrink() for arena in arenas)
-            # What was dropped before and is still being read comes back by itself.
-            wanted, dropped = self._budget.excess() - sum(arena.leaving for arena in arenas), 0
+            # What was dropped before and is still being read is freed by its last reader.
+            wanted, dropped = self._budget.excess() - sum(arena.dropped_in_use for arena in arenas), 0
             for key in reversed(tuple(self._entries)):
                 if wanted <= 0:
                     break
@@ -285,26 +289,30 @@ class CacheStore:
         self._say(
             "pools",
             f"GH200 caches: torch's pools have grown, and come first: {dropped} entries are dropped; they and others "
-            "that find no room are read from disk",
+            "that do not fit are read from disk",
         )
 
     def slots(self) -> list[Slot]:
+        """Those of all entries."""
         with self._lock:
             return [slot for entry in self._entries.values() for slot in entry.slots]
 
     @property
     def managed(self) -> bool:
+        """Whether any arena is managed memory."""
         return any(arena.managed for arena in self._arenas.values())
 
     def share_hbm(self) -> None:
+        """Advises the arenas of their share of HBM."""
         for arena in tuple(self._arenas.values()):
             arena.share_hbm()
 
     def may_move(self, pointer: int, size: int) -> bool:
-        """Whether memory may go to HBM: held entries within their share, and what is not held here at all."""
+        """Whether memory may go to HBM: cached entries within their share, and memory of others."""
         return all(arena.may_move(pointer, size) for arena in tuple(self._arenas.values()))
 
     def stats(self) -> dict[str, ArenaStats]:
+        """Sizes of each arena."""
         return {consumer: arena.stats() for consumer, arena in tuple(self._arenas.items())}
 
     def _places(self) -> dict[str, dict[str, int]]:
@@ -315,6 +323,7 @@ class CacheStore:
         return {question: dict(sides) for question, sides in found.items()}
 
     def report(self) -> dict[str, Any]:
+        """Counters and sizes of all entries."""
         stats = self.stats().values()
         return {
             "entries": len(self._entries),
@@ -332,6 +341,7 @@ class CacheStore:
         }
 
     def close(self) -> None:
+        """Drops all entries and frees their blocks."""
         with self._lock:
             self.changes += 1
             self._all_dropped_at = self.changes

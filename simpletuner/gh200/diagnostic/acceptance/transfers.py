@@ -24,9 +24,9 @@ from types import ModuleType
 parent = ModuleType("simpletuner")
 parent.__path__ = [sys.argv[1]]
 sys.modules["simpletuner"] = parent
-from simpletuner.gh200.memory.transfer_paths import time_ways
+from simpletuner.gh200.memory.transfer_paths import time_transfer_paths
 device, size, entries = map(int, sys.argv[2:])
-print("WAYS " + json.dumps(asdict(time_ways(device, size, entries=entries))))
+print("WAYS " + json.dumps(asdict(time_transfer_paths(device, size, entries=entries))))
 """
 
 

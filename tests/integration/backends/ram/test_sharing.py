@@ -44,8 +44,8 @@ def never() -> SharedArena:
     raise AssertionError("staged")
 
 
-def ask(group: RankGroup, root: Path, fill: Callable[[], SharedArena], held: SharedArena | None = None) -> Any:
-    return group.arena("x", str(root), None, held, fill)
+def ask(group: RankGroup, root: Path, fill: Callable[[], SharedArena], known: SharedArena | None = None) -> Any:
+    return group.arena("x", str(root), None, known, fill)
 
 
 def test_the_first_rank_of_each_machine_owns_its_copy(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
@@ -65,9 +65,9 @@ def test_whether_it_is_staged_again_is_the_owners_word(root: Path) -> None:
     owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     first = ask(owner, root, lambda: staged(root))
     theirs = ask(other, root, never)
-    assert ask(owner, root, never, held=first) is first and ask(other, root, never, held=theirs) is theirs
+    assert ask(owner, root, never, known=first) is first and ask(other, root, never, known=theirs) is theirs
     again = ask(owner, root, lambda: staged(root))
-    assert ask(other, root, never, held=theirs).token == again.token != first.token
+    assert ask(other, root, never, known=theirs).token == again.token != first.token
     # A second process group of the same processes, over the same store.
     owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
     third = ask(owner, root, lambda: staged(root))
@@ -165,13 +165,13 @@ def test_an_attach_that_fails_reads_from_disk_with_the_reason(
 ) -> None:
     store = HashStore()
     owner, other = RankGroup(store, 0, 2), RankGroup(store, 1, 2)
-    held = ask(owner, root, lambda: staged(root))
+    known = ask(owner, root, lambda: staged(root))
 
     def rejected(handle: object) -> None:
         raise error
 
     monkeypatch.setattr(sharing, "attach", rejected)
-    assert held is not None and ask(other, root, never) is None
+    assert known is not None and ask(other, root, never) is None
     assert "reading from disk" in caplog.text and str(error) in caplog.text
 
 
@@ -207,7 +207,7 @@ class Run:
             for rank in range(ranks)
         ]
 
-    def told(self, rank: int, key: str, seconds: float = 90) -> Any:
+    def reported(self, rank: int, key: str, seconds: float = 90) -> Any:
         """What a rank said under that key; what it never says is a hang."""
         until = time.monotonic() + seconds
         path = self.output / f"rank{rank}.jsonl"
@@ -254,12 +254,12 @@ def holders(root: Path) -> list[str]:
 
 def test_two_ranks_share_one_copy_and_what_one_forgets(start: Callable[..., Run], root: Path) -> None:
     run = start("run", torchrun=True)
-    tokens = [run.told(rank, "token") for rank in range(2)]
-    assert tokens[0] == tokens[1] and [run.told(rank, "owned") for rank in range(2)] == [True, False]
-    assert [run.told(rank, "forgotten") and run.told(rank, "others") for rank in range(2)] == [True, True]
+    tokens = [run.reported(rank, "token") for rank in range(2)]
+    assert tokens[0] == tokens[1] and [run.reported(rank, "owned") for rank in range(2)] == [True, False]
+    assert [run.reported(rank, "forgotten") and run.reported(rank, "others") for rank in range(2)] == [True, True]
     (root / "3.bin").write_bytes(b"changed while it trains")
     assert run.end() == [0]
-    assert str(root / "3.bin") in run.told(0, "changed")[0] and run.told(1, "changed_here")
+    assert str(root / "3.bin") in run.reported(0, "changed")[0] and run.reported(1, "changed_here")
     assert not holders(root)
 
 
@@ -267,8 +267,8 @@ def test_two_ranks_share_one_copy_and_what_one_forgets(start: Callable[..., Run]
 def test_the_ranks_of_a_run_stop_with_its_owners_error(start: Callable[..., Run]) -> None:
     run = start("run", ranks=3, options={"memory_limit_gb": 1e-6})
     assert [process.wait(90) for process in run.processes] == [2, 2, 2]
-    assert [run.told(rank, "error") for rank in range(3)] == ["OverMemoryLimit", "StagerFailed", "StagerFailed"]
-    assert all(run.told(0, "text").splitlines()[0] in run.told(rank, "text") for rank in (1, 2))
+    assert [run.reported(rank, "error") for rank in range(3)] == ["OverMemoryLimit", "StagerFailed", "StagerFailed"]
+    assert all(run.reported(0, "text").splitlines()[0] in run.reported(rank, "text") for rank in (1, 2))
 
 
 @pytest.mark.slow(reason="starts and kills several processes")
@@ -277,24 +277,26 @@ def test_an_owner_killed_while_it_stages_ends_the_others_and_frees_the_memory(
     start: Callable[..., Run], root: Path, torchrun: bool
 ) -> None:
     run = start("run", delay=600, torchrun=torchrun)
-    assert run.told(0, "staging")
+    assert run.reported(0, "staging")
     began = time.monotonic()
-    os.kill(run.told(0, "pid"), signal.SIGKILL)
+    os.kill(run.reported(0, "pid"), signal.SIGKILL)
     for process in run.processes:
         process.wait(60)
     assert time.monotonic() - began < 40 and not holders(root)
     if not torchrun:
         # Its store is in the process that was killed.
-        assert run.told(1, "error") == "StagerEnded" and f"process {run.told(0, 'pid')}" in run.told(1, "text")
+        assert run.reported(1, "error") == "StagerEnded" and f"process {run.reported(0, 'pid')}" in run.reported(
+            1, "text"
+        )
 
 
 @pytest.mark.slow(reason="starts and kills several processes")
 def test_two_runs_have_a_copy_each_and_cannot_hurt_each_other(start: Callable[..., Run], root: Path) -> None:
     one, two = start("one"), start("two")
-    tokens = [{run.told(rank, "token") for rank in range(2)} for run in (one, two)]
+    tokens = [{run.reported(rank, "token") for rank in range(2)} for run in (one, two)]
     assert len(tokens[0]) == len(tokens[1]) == 1 and tokens[0] != tokens[1]
-    assert one.told(0, "forgotten") and two.told(0, "forgotten")
+    assert one.reported(0, "forgotten") and two.reported(0, "forgotten")
     for process in one.processes:
         process.kill()
-    assert two.end() == [0, 0] and two.told(1, "bytes") == 1000
+    assert two.end() == [0, 0] and two.reported(1, "bytes") == 1000
     assert not holders(root)

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from gh200_lab.memory_run import begin_memory_run
-from gh200_lab.memory_run import store as lab_store
+from gh200_lab.memory_run import begin_memory_run, store
 from gh200_lab.place import ROOT
 from simpletuner.gh200.backends.tensors import directories as cache_dirs
-from simpletuner.gh200.backends.tensors import hooks as cache_sites
+from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.config.cache_options import CacheOptions
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from simpletuner.gh200.runtime import end
 from simpletuner.gh200.state import StateHooks
 from tests.cuda_sim.processes import Machine, read_log
@@ -30,96 +29,94 @@ from tests.support.fake_cache_backend import DirectoryBackend, tiered, unified
 
 @pytest.fixture(autouse=True)
 def _one_run() -> Iterator[None]:
-    uvm.set_uvm_hint_override(None)
+    hints.set_uvm_hint_override(None)
     begin_memory_run(unified())
     yield
     begin_memory_run(CacheOptions())
 
 
-def held(directory: Path, value: Any, name: str = "latent.pt") -> Any:
+def cached(directory: Path, value: Any, name: str = "latent.pt") -> Any:
     torch.save(value, directory / name)
     return tiered(DirectoryBackend()).torch_load(str(directory / name))
 
 
 def placed(directory: Path, value: Any, name: str = "latent.pt") -> Any:
-    found = held(directory, value, name)
-    other = cache_sites.placed_latent(found)
+    found = cached(directory, value, name)
+    other = hooks.placed_latent(found)
     return found if other is None else other
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_unified_known_finite_only_for_finite_entries(tmp_path: Path, bad: float) -> None:
+def test_known_finite_only_for_finite_entries(tmp_path: Path, bad: float) -> None:
     good = placed(tmp_path, torch.randn(4, 8, 8).bfloat16())
-    assert cache_sites.known_finite(good) and cache_sites.known_finite(good.to("cpu"))
+    assert hooks.known_finite(good) and hooks.known_finite(good.to("cpu"))
     wrong = placed(tmp_path, {"latents": torch.tensor([1.0, bad, 2.0])}, "bad.pt")
-    assert not cache_sites.known_finite(wrong["latents"])
+    assert not hooks.known_finite(wrong["latents"])
 
 
-def test_unified_known_finite_forgets_a_latent_that_was_written_to(tmp_path: Path) -> None:
+def test_known_finite_forgets_a_latent_that_was_written_to(tmp_path: Path) -> None:
     latent = placed(tmp_path, torch.randn(8))
-    assert cache_sites.known_finite(latent)
+    assert hooks.known_finite(latent)
     latent[3] = math.nan
-    assert not cache_sites.known_finite(latent)
-    assert not cache_sites.known_finite(torch.randn(8)) and not cache_sites.known_finite(latent.clone())
+    assert not hooks.known_finite(latent)
+    assert not hooks.known_finite(torch.randn(8)) and not hooks.known_finite(latent.clone())
 
 
-def test_unified_known_finite_leaves_dtypes_without_the_check_to_upstream(tmp_path: Path) -> None:
-    assert not cache_sites.known_finite(placed(tmp_path, torch.ones(4).to(torch.float8_e4m3fn)))
+def test_known_finite_leaves_dtypes_without_the_check_to_upstream(tmp_path: Path) -> None:
+    assert not hooks.known_finite(placed(tmp_path, torch.ones(4).to(torch.float8_e4m3fn)))
 
 
-def test_unified_known_finite_looks_and_does_nothing(tmp_path: Path) -> None:
-    latent = held(tmp_path, torch.randn(8))
-    slot = lab_store().slot_of(latent)
-    assert not cache_sites.known_finite(latent) and slot is not None and slot.finite is None
-    cache_sites.placed_latent(latent)
+def test_known_finite_looks_and_does_nothing(tmp_path: Path) -> None:
+    latent = cached(tmp_path, torch.randn(8))
+    slot = store().slot_of(latent)
+    assert not hooks.known_finite(latent) and slot is not None and slot.finite is None
+    hooks.placed_latent(latent)
     assert slot.finite is True
 
 
-def test_unified_placed_latent_without_an_accelerator_is_the_view_itself(tmp_path: Path) -> None:
+def test_placed_latent_without_an_accelerator_is_the_view_itself(tmp_path: Path) -> None:
     if torch.accelerator.is_available():
         pytest.skip("this machine has an accelerator")
-    latent = held(tmp_path, torch.randn(8))
-    assert cache_sites.placed_latent(latent) is latent
-    entry = held(tmp_path, {"latents": torch.randn(8), "n": 3}, "dict.pt")
-    placed = cache_sites.placed_latent(entry)
+    latent = cached(tmp_path, torch.randn(8))
+    assert hooks.placed_latent(latent) is latent
+    entry = cached(tmp_path, {"latents": torch.randn(8), "n": 3}, "dict.pt")
+    placed = hooks.placed_latent(entry)
     assert placed is not entry and placed["latents"] is entry["latents"] and placed["n"] == 3
     other = torch.randn(8)
-    assert cache_sites.placed_latent(other) is other, "what is not held cannot be pinned either"
+    assert hooks.placed_latent(other) is other, "what is not cached cannot be pinned either"
 
 
-def test_unified_upstream_prefetch_is_recognised() -> None:
+def test_upstream_prefetch_is_recognised() -> None:
     args = type("Args", (), {"dataloader_prefetch_device_threshold_mb": 0.5})
-    assert cache_sites.upstream_prefetches(args) and not cache_sites.upstream_prefetches(object())
+    assert hooks.upstream_prefetches(args) and not hooks.upstream_prefetches(object())
 
 
 ON_THE_DRIVER = """
 import torch
-from gh200_lab.memory_run import begin_memory_run, held, store
+from gh200_lab.memory_run import begin_memory_run, store, tensor_caches
 from simpletuner.gh200.runtime import end
 from tests.support.fake_cache_backend import DirectoryBackend, tiered, unified
-from simpletuner.gh200.backends.tensors import hooks as cache_sites
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.backends.tensors import hooks
+from simpletuner.gh200.memory import hints
 def load(backend, n, size=40_000):
     torch.save(torch.full((size,), float(n)), f"{n}.pt")
     return backend.torch_load(f"{n}.pt")
 def trained(steps=2, since=0):
     for step in range(since, since + steps + 1):
-        cache_sites.micro_batch_begins(step)
+        hooks.micro_batch_begins(step)
 def collated(latents):
     # what collate does with them, up to the kernels
     for latent in latents:
-        cache_sites.placed_latent(latent)
-    cache_sites._prefetch(held(), latents)
-    assert all(cache_sites.known_finite(latent) for latent in latents)
+        hooks.placed_latent(latent)
+    hooks._prefetch(tensor_caches(), latents)
+    assert all(hooks.known_finite(latent) for latent in latents)
 def prefetches():
-    return uvm.current().report()["hints"]["cache_prefetch"]
+    return hints.current().report()["hints"]["cache_prefetch"]
 """
 
 
 @pytest.mark.parametrize(("version", "calls"), [(13000, 2), (12090, 6)])
-def test_unified_prefetch_is_one_call_a_batch_and_the_reader_comes_after(
-    machine: Machine, version: int, calls: int
-) -> None:
+def test_prefetch_is_one_call_a_batch_and_the_reader_comes_after(machine: Machine, version: int, calls: int) -> None:
     machine.run(
         ON_THE_DRIVER
         + """
@@ -149,7 +146,7 @@ end()
     assert destroyed == [1, 1], "what a run makes goes with it"
 
 
-def test_unified_prefetch_of_neighbours_is_one_range(machine: Machine) -> None:
+def test_prefetch_of_neighbours_is_one_range(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + """
@@ -165,7 +162,7 @@ assert prefetches() == {"applied": 1}
     assert int(moved["bytes"]) == 10 * 65536, "four times 160,000 bytes, in whole pages"
 
 
-def test_unified_prefetch_steps_back_while_a_batch_is_still_moving(machine: Machine) -> None:
+def test_prefetch_steps_back_while_a_batch_is_still_moving(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + """
@@ -179,7 +176,7 @@ assert prefetches() == {"applied": 1, "stepped_back": 3}
 begin_memory_run(unified(access_pattern="cpu_first"))
 backend = tiered(DirectoryBackend())
 collated([load(backend, 9)])
-assert "cache_prefetch" not in uvm.current().report()["hints"]
+assert "cache_prefetch" not in hints.current().report()["hints"]
 """,
         events_never_ready=1,
     )
@@ -194,7 +191,7 @@ def free():
 
 
 @pytest.mark.parametrize("since", [0, 1000])
-def test_unified_gpu_first_takes_of_hbm_what_training_leaves_less_a_margin(machine: Machine, since: int) -> None:
+def test_gpu_first_takes_of_hbm_what_training_leaves_less_a_margin(machine: Machine, since: int) -> None:
     """In NUMA mode a page that prefers the GPU is made in HBM already by the CPU that fills it."""
     machine.run(
         ON_THE_DRIVER
@@ -211,7 +208,7 @@ trained(1, since={since})
 collated(latents[:4])
 assert free() == whole, "the first step is not over"
 trained(2, since={since})
-share = uvm.current().report()["hbm_share"]
+share = hints.current().report()["hbm_share"]
 margin = 40 * MIB // 10
 assert share["bytes"] == whole - margin and share["given"] <= share["bytes"], share
 for start in range(0, 14, 2):
@@ -220,7 +217,7 @@ assert margin <= free() < margin + 5 * MIB, free()
 assert prefetches()["beyond_share"] == 8 + 5 and prefetches()["applied"] == 5, prefetches()
 later = [load(backend, n, MIB) for n in range(14, 18)]
 collated(later)
-assert free() >= margin, "entries that come later are held to the same bound"
+assert free() >= margin, "entries that come later have the same bound"
 assert [int(latent[0]) for latent in latents + later] == list(range(18))
 del latents, later
 end()
@@ -230,7 +227,7 @@ assert free() == whole
     )  # fmt: skip
 
 
-def test_unified_share_of_hbm_is_measured_after_training_took_its_own(machine: Machine) -> None:
+def test_share_of_hbm_is_measured_after_training_took_its_own(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + FREE
@@ -238,12 +235,12 @@ def test_unified_share_of_hbm_is_measured_after_training_took_its_own(machine: M
 begin_memory_run(unified(access_pattern="balanced"))
 backend = tiered(DirectoryBackend())
 latents = [load(backend, n, MIB) for n in range(4)]
-cache_sites.micro_batch_begins(0)
+hooks.micro_batch_begins(0)
 with load_driver().on_device(0):
     load_driver().call("cuMemAlloc", 32 * MIB)
-cache_sites.micro_batch_begins(1)
-cache_sites.micro_batch_begins(2)
-assert uvm.current().report()["hbm_share"]["bytes"] == 4 * MIB
+hooks.micro_batch_begins(1)
+hooks.micro_batch_begins(2)
+assert hints.current().report()["hbm_share"]["bytes"] == 4 * MIB
 collated(latents)
 assert free() == 4 * MIB and prefetches() == {"beyond_share": 3, "applied": 1}
 """,
@@ -251,7 +248,7 @@ assert free() == 4 * MIB and prefetches() == {"beyond_share": 3, "applied": 1}
     )  # fmt: skip
 
 
-def test_unified_cdmm_is_cpu_first_whatever_is_asked(machine: Machine) -> None:
+def test_cdmm_is_cpu_first_whatever_is_asked(machine: Machine) -> None:
     """There a page in HBM cannot be mapped by the CPU, and ordinary memory never moves."""
     machine.run(
         ON_THE_DRIVER
@@ -272,11 +269,11 @@ latents = [load(backend, n) for n in range(4)]
 trained()
 collated(latents)
 optimize_batch_for_gh200({"latents": latents})
-report = uvm.current().report()["hints"]
+report = hints.current().report()["hints"]
 assert "cache_prefetch" not in report and "prefetch" not in report and report["prefer_cpu"] == {"applied": 4}, report
 ordinary = torch.randn(100_000)
-assert uvm.prefetch_to_device(ordinary) == uvm.prefer_gpu_residency(ordinary) == "unsupported"
-assert uvm.prefetch_to_device(latents[0]) == "applied", "what a caller asks for is done where it can be"
+assert hints.prefetch_to_device(ordinary) == hints.prefer_gpu_residency(ordinary) == "unsupported"
+assert hints.prefetch_to_device(latents[0]) == "applied", "what a caller asks for is done where it can be"
 assert free() < whole
 """,
         mode="cdmm",
@@ -284,7 +281,7 @@ assert free() < whole
     assert {call["type"] for call in machine.calls("cuMemAdvise_v2") if call["advice"] == "3"} == {"2"}
 
 
-def test_unified_managed_caches_obey_the_ratio_and_end_in_order(machine: Machine) -> None:
+def test_managed_caches_obey_the_ratio_and_end_in_order(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + """
@@ -292,7 +289,7 @@ begin_memory_run(unified(oversubscription_ratio=2.0))
 vae, text = (tiered(DirectoryBackend(kind), kind) for kind in ("vae", "text"))
 for n in range(8):
     assert load(vae, n, 1 << 16).eq(n).all() and load(text, 100 + n, 1 << 16).eq(100 + n).all()
-report = held().report()["caches"]
+report = tensor_caches().report()["caches"]
 assert report["managed"] and report["limit_bytes"] == report["packed_bytes"] == 2 << 20, report
 assert report["counts"] == {"admitted": 8, "refused_full": 8}
 end()
@@ -313,7 +310,7 @@ ENTRIES = [
 ]
 
 
-def test_unified_cache_dir_is_the_parent_where_none_is_set(caplog: pytest.LogCaptureFixture) -> None:
+def test_cache_dir_is_the_parent_where_none_is_set(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     begin_memory_run(unified(cache_dir="cache/gh200"))
     given = cache_dirs.directories_for_run(ENTRIES, Factory())
@@ -350,9 +347,7 @@ class Factory:
         return entries + copy.deepcopy(MADE)
 
 
-def test_warm_cache_datasets_upstream_makes_by_itself_obey_cache_dir(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_datasets_upstream_makes_by_itself_obey_cache_dir(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for options in ({"cache_dir": "cache/gh200"}, {"cache_dir": str(tmp_path), "persistent": False}):
         begin_memory_run(unified(**options))
@@ -376,7 +371,7 @@ def test_warm_cache_datasets_upstream_makes_by_itself_obey_cache_dir(
         end()
 
 
-def test_unified_run_private_directory_is_said_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_private_directory_is_said_and_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     begin_memory_run(unified(cache_dir=str(tmp_path), persistent=False))
     photos = cache_dirs.directories_for_run(ENTRIES, Factory())[0]
@@ -389,7 +384,7 @@ def test_unified_run_private_directory_is_said_and_removed(tmp_path: Path, caplo
     assert not list(tmp_path.iterdir())
 
 
-def test_unified_run_private_directory_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_run_private_directory_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     code = (
         "import os, sys; from gh200_lab.memory_run import begin_memory_run;"
         "from simpletuner.gh200.backends.tensors.directories import PrivateDirectory;"

@@ -1,4 +1,4 @@
-"""How held latents get to the GPU: the choice from timings, who has which bytes. No GPU here."""
+"""How cached latents get to the GPU: the choice from timings, who has which bytes. No GPU here."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from gh200_lab.memory_run import begin_memory_run, held, store
+from gh200_lab.memory_run import begin_memory_run, store, tensor_caches
 from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget
 from simpletuner.gh200.backends.tensors.placement import CHOICES, Placement, fastest
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.sources import read_settings
-from simpletuner.gh200.memory.transfer_paths import Way
+from simpletuner.gh200.memory.transfer_paths import TransferPath
 from simpletuner.gh200.preflight.config import latent_batch
 from simpletuner.gh200.runtime import end
 from tests.support.fake_cache_backend import DirectoryBackend, tiered, unified
@@ -44,41 +44,43 @@ def _alone() -> Iterator[None]:
         ({}, None),
     ],
 )
-def test_cache_placement_is_the_fastest_and_plain_ram_wins_ties(seconds: dict[Way, float], chosen: Way | None) -> None:
+def test_placement_is_the_fastest_and_plain_ram_wins_ties(
+    seconds: dict[TransferPath, float], chosen: TransferPath | None
+) -> None:
     assert fastest(seconds, CHOICES) == chosen
 
 
-def test_cache_placement_chooses_among_the_ways_there_are() -> None:
-    seconds: dict[Way, float] = {"managed": 1.0, "pinned": 2.0, "hbm": 1.5}
+def test_chooses_among_the_ways_there_are() -> None:
+    seconds: dict[TransferPath, float] = {"managed": 1.0, "pinned": 2.0, "hbm": 1.5}
     assert fastest(seconds, ["pinned", "hbm"]) == "hbm" and fastest(seconds, ["pinned"]) == "pinned"
 
 
 @pytest.mark.parametrize("asked", ["auto", "managed", "pinned", "hbm"])
-def test_cache_placement_measures_nothing_on_a_cpu(asked: Any, tmp_path: Path) -> None:
+def test_measures_nothing_on_a_cpu(asked: Any, tmp_path: Path) -> None:
     run = begin_memory_run(unified(placement=asked))
     placement = run.part(Placement)
     placement.measure = lambda *_: pytest.fail("measured")
-    hooks.device_known(run, torch.device("cpu"), MB, 4)
+    hooks.decide_placement(run, torch.device("cpu"), MB, 4)
     torch.save(torch.ones(8), tmp_path / "x.pt")
     latent = tiered(DirectoryBackend()).torch_load(str(tmp_path / "x.pt"))
     assert hooks.placed_latent(latent) is latent and hooks.moved_together([latent])[0] is latent
-    assert not held().report()["caches"]["managed"] and held().batches is None
+    assert not tensor_caches().report()["caches"]["managed"] and tensor_caches().batches is None
     assert "no GPU" in run.snapshot()["measured"]["Cache placement"]["reason"]
 
 
-def test_cache_placement_is_not_asked_for_without_a_held_cache() -> None:
+def test_placement_is_not_asked_for_without_a_held_cache() -> None:
     run = begin_memory_run(CacheOptions(hints=True))
-    hooks.device_known(run, torch.device("cuda"), MB, 4)
+    hooks.decide_placement(run, torch.device("cuda"), MB, 4)
     assert "Cache placement" not in run.measured
 
 
 @pytest.mark.parametrize("value", ["ram", "", 1, True, ["pinned"], "Pinned"])
-def test_cache_placement_rejects_other_words(value: Any) -> None:
+def test_rejects_other_words(value: Any) -> None:
     with pytest.raises(SettingsError, match=r"cache_config.placement"):
         read_settings({"cache_config": {"placement": value}}, {})
 
 
-def test_cache_placement_setting_reaches_the_caches() -> None:
+def test_setting_reaches_the_caches() -> None:
     block = {"vae_cache_type": "unified_memory"}
     assert CacheOptions.from_settings(read_settings({"cache_config": block}, {})).placement == "auto"
     settings = read_settings({"cache_config": block | {"placement": "hbm"}}, {})
@@ -96,13 +98,13 @@ def test_cache_placement_setting_reaches_the_caches() -> None:
         ([{"resolution": "nonsense"}, "no entry", {"resolution": float("inf")}], {}, (512 * 1024, 1)),
     ],
 )
-def test_cache_placement_knows_about_how_large_a_batch_is(
+def test_knows_about_how_large_a_batch_is(
     entries: list[Any], config: dict[str, Any], expected: tuple[int, int]
 ) -> None:
     assert latent_batch(entries, config) == expected
 
 
-def test_cache_placement_limits_the_operators_own_bound_is_not_the_pools() -> None:
+def test_limits_the_operators_own_bound_is_not_the_pools() -> None:
     pools = 0
     budget = CacheBudget(4 * MB, 20 * MB, lambda: pools)
     budget.take(3 * MB)
@@ -117,9 +119,7 @@ def test_cache_placement_limits_the_operators_own_bound_is_not_the_pools() -> No
     assert budget.excess() == 4 * MB and budget.limit == 0
 
 
-def test_cache_placement_held_entries_give_way_when_pools_grow(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_held_entries_give_way_when_pools_grow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One budget, pools first: the entries that came last go, with the memory they were in."""
     run = begin_memory_run(unified())
     caches, pools = store(), [0]
@@ -146,5 +146,5 @@ def test_cache_placement_held_entries_give_way_when_pools_grow(
     assert caches.counts["dropped_for_pools"] == 6
     before = backend.loads.total()
     assert all(tier.torch_load(str(tmp_path / f"{number}.pt"))[-1] == number for number in range(16))
-    assert backend.loads.total() - before == 6, "what has no room is read from disk"
+    assert backend.loads.total() - before == 6, "what does not fit is read from disk"
     assert run.snapshot()["measured"]["Unified memory"]["caches"]["counts"]["dropped_for_pools"] == 6

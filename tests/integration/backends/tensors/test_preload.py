@@ -1,4 +1,4 @@
-"""Reading ahead and holding what is written: real files and threads; same bits, no waiting, nothing stale, nothing lost."""
+"""Preloading and caching what is written: real files and threads; bit-identical, no waiting, nothing stale, nothing lost."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import torch
 
-from gh200_lab.memory_run import begin_memory_run, held
+from gh200_lab.memory_run import begin_memory_run, tensor_caches
 from simpletuner.gh200.backends.tensors import arena as arena_module
-from simpletuner.gh200.backends.tensors import hooks as cache_sites
+from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.backends.tensors import preload as preload_module
 from simpletuner.gh200.backends.tensors import store as store_module
 from simpletuner.gh200.backends.tensors.backend import UnifiedCacheTier
 from simpletuner.gh200.config.cache_options import CacheOptions
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from simpletuner.gh200.memory.limits import Limit
 from simpletuner.gh200.runtime import end
 from tests.cuda_sim.processes import Machine
@@ -33,13 +33,13 @@ from tests.support.fake_cache_backend import Directory, DirectoryBackend, tiered
 
 @pytest.fixture(autouse=True)
 def _one_run() -> Iterator[None]:
-    uvm.set_uvm_hint_override(None)
+    hints.set_uvm_hint_override(None)
     begin_memory_run(unified())
     with pytest.MonkeyPatch.context() as patching:
         patching.setitem(sys.modules, "simpletuner.helpers.training.state_tracker", None)
         yield
     REGISTERED.clear()
-    uvm.set_uvm_hint_override(None)
+    hints.set_uvm_hint_override(None)
     begin_memory_run(CacheOptions())
 
 
@@ -69,17 +69,17 @@ def filled(directory: Path, count: int, size: int = 64) -> list[str]:
 
 
 def read_ahead(*caches: TextCache) -> dict[str, Any]:
-    cache_sites.training_begins()
-    preload = held().preload
+    hooks.training_begins()
+    preload = tensor_caches().preload
     assert preload is not None and preload.done.wait(60), caches
     return preload.report()
 
 
 def caches() -> dict[str, Any]:
-    return held().report()["caches"]
+    return tensor_caches().report()["caches"]
 
 
-def test_preload_reads_everything_before_anybody_asks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reads_everything_before_anybody_asks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 50)
     cache = TextCache(tmp_path / "cache", backend)
     with caplog.at_level(logging.INFO, "gh200"):
@@ -93,24 +93,24 @@ def test_preload_reads_everything_before_anybody_asks(tmp_path: Path, caplog: py
     assert not backend.loads and caches()["disk_reads_in_training"] == 0 and caches()["hits"] == 50
 
 
-def test_preload_false_reads_nothing_ahead(tmp_path: Path) -> None:
+def test_false_reads_nothing_ahead(tmp_path: Path) -> None:
     begin_memory_run(unified(preload=False))
     backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 3)
     cache = TextCache(tmp_path / "cache", backend)
-    cache_sites.training_begins()
-    assert held().preload is None
+    hooks.training_begins()
+    assert tensor_caches().preload is None
     cache.backend.torch_load(paths[0])
     assert backend.loads[paths[0]] == 1 and caches()["disk_reads_in_training"] == 1 and "preload" not in caches()
 
 
-def test_preload_leaves_switched_off_caches_alone(tmp_path: Path) -> None:
+def test_leaves_switched_off_caches_alone(tmp_path: Path) -> None:
     filled(tmp_path / "cache", 3)
     begin_memory_run(CacheOptions(kinds=frozenset({"vae"}), hints=True))
     TextCache(tmp_path / "cache", DirectoryBackend())
-    assert held().preload is None
+    assert tensor_caches().preload is None
 
 
-def test_preload_two_caches_and_compressed_files(tmp_path: Path) -> None:
+def test_two_caches_and_compressed_files(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "one", 5), filled(tmp_path / "two", 7)
     for path in two:
         Path(path).write_bytes(gzip.compress(Path(path).read_bytes()))
@@ -136,27 +136,27 @@ class LatentCache(TextCache):
         self.image_path_to_vae_path = paths
 
 
-def test_preload_reads_this_ranks_own_part(tmp_path: Path) -> None:
+def test_reads_this_ranks_own_part(tmp_path: Path) -> None:
     paths = filled(tmp_path / "cache", 10)
     cache = LatentCache(tmp_path / "cache", DirectoryBackend())
     images = {f"{number}.png": path for number, path in enumerate(paths)}
     cache.build_vae_cache_filename_map({"1.0": ["7.png", "2.png"], "0.5": ["4.png", "gone.png"]}, images)
     assert read_ahead()["entries"] == 3
-    store = held().opened()
+    store = tensor_caches().opened()
     assert [number for number, path in enumerate(paths) if store.has(path)] == [2, 4, 7]
 
 
-def test_preload_reads_the_whole_directory_where_the_part_is_not_known(tmp_path: Path) -> None:
+def test_reads_the_whole_directory_where_the_part_is_not_known(tmp_path: Path) -> None:
     paths = filled(tmp_path / "cache", 4)
     cache = LatentCache(tmp_path / "cache", DirectoryBackend())
     cache.build_vae_cache_filename_map({"1.0": ["./0.png"]}, {"0.png": paths[0]})
     assert read_ahead()["entries"] == 4
 
 
-def test_preload_sees_what_another_rank_writes_while_the_cache_is_built(tmp_path: Path) -> None:
+def test_sees_what_another_rank_writes_while_the_cache_is_built(tmp_path: Path) -> None:
     filled(tmp_path / "cache", 2)
     cache = TextCache(tmp_path / "cache", DirectoryBackend())
-    wait_for(lambda: held().report()["caches"]["preload"]["entries"] == 2)
+    wait_for(lambda: tensor_caches().report()["caches"]["preload"]["entries"] == 2)
     filled(tmp_path / "cache", 6)
     assert read_ahead(cache)["entries"] == 6
 
@@ -168,7 +168,7 @@ def wait_for(fact: Any) -> None:
         time.sleep(0.01)
 
 
-def test_preload_a_file_changed_after_it_was_read_is_not_served(tmp_path: Path) -> None:
+def test_a_file_changed_after_it_was_read_is_not_served(tmp_path: Path) -> None:
     backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 4)
     cache = TextCache(tmp_path / "cache", backend)
     read_ahead(cache)
@@ -181,9 +181,7 @@ def test_preload_a_file_changed_after_it_was_read_is_not_served(tmp_path: Path) 
     assert backend.loads == {paths[1]: 1}
 
 
-def test_preload_bad_files_are_left_out_and_upstream_speaks_for_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bad_files_are_left_out_and_upstream_speaks_for_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 5)
     Path(paths[1]).write_bytes(Path(paths[1]).read_bytes()[:200])
     Path(paths[2]).write_bytes(b"")
@@ -201,7 +199,7 @@ def test_preload_bad_files_are_left_out_and_upstream_speaks_for_them(
         assert any(path in note for note in caught.value.__notes__)
 
 
-def test_preload_a_limit_below_the_whole_fills_what_it_can_and_says_so(
+def test_a_limit_below_the_whole_fills_what_it_can_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin_memory_run(unified(memory_limit=10 * 1024))
@@ -216,7 +214,7 @@ def test_preload_a_limit_below_the_whole_fills_what_it_can_and_says_so(
     assert caches()["disk_reads_in_training"] == 40 - report["entries"]
 
 
-def test_preload_stops_when_free_memory_shrinks(
+def test_stops_when_free_memory_shrinks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looks: list[int] = []
@@ -227,7 +225,7 @@ def test_preload_stops_when_free_memory_shrinks(
 
     monkeypatch.setattr(arena_module, "memory_limits", limits)
     monkeypatch.setattr(arena_module, "BLOCK_ROUNDING", 1 << 12)
-    held().opened().arena("host")._block_size = 1 << 12
+    tensor_caches().opened().arena("host")._block_size = 1 << 12
     filled(tmp_path / "cache", 100)
     cache = TextCache(tmp_path / "cache", DirectoryBackend())
     with caplog.at_level(logging.INFO, "gh200"):
@@ -237,7 +235,7 @@ def test_preload_stops_when_free_memory_shrinks(
     assert "stopped: a block of 4096 bytes does not fit: free memory of the machine, 5 bytes" in caplog.text
 
 
-def test_preload_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training starts and reads what it needs; the readers ahead wait for it, and not the other way round."""
     backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 30)
     slow, original = threading.Event(), os.preadv
@@ -248,16 +246,16 @@ def test_preload_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "preadv", preadv)
     cache = TextCache(tmp_path / "cache", backend)
-    cache_sites.training_begins()
+    hooks.training_begins()
     assert [cache.backend.torch_load(path)["n"] for path in paths] == list(range(30))
-    preload = held().preload
+    preload = tensor_caches().preload
     assert preload is not None and not preload.done.is_set() and len(backend.loads) == 30
     slow.set()
     assert preload.done.wait(60)
     assert [cache.backend.torch_load(path)["n"] for path in paths] == list(range(30)) and backend.loads.total() == 30
 
 
-def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> None:
+def test_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> None:
     backend, paths = DirectoryBackend(), filled(tmp_path / "other", 1)
     filled(tmp_path / "cache", 60)
     entered, go = threading.Event(), threading.Event()
@@ -270,7 +268,7 @@ def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> N
     begin_memory_run(unified(preload=False))
     demanding = TextCache(tmp_path / "other", backend)
     reading = threading.Thread(target=demanding.backend.torch_load, args=(paths[0],))
-    store = held().opened()
+    store = tensor_caches().opened()
     reading.start()
     assert entered.wait(60)
     quiet = TextCache(tmp_path / "cache", DirectoryBackend())
@@ -285,13 +283,13 @@ def test_preload_steps_back_while_somebody_waits_for_a_read(tmp_path: Path) -> N
     reading.join()
 
 
-def test_preload_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) -> None:
+def test_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) -> None:
     begin_memory_run(unified(preload=False))
     backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 6)
     cache = TextCache(tmp_path / "cache", backend)
     sources: list[preload_module.Source] = []
-    preload = preload_module.Preload(held().opened(), lambda: sources, threads=2, shown=False)
-    with held().opened().demanded():
+    preload = preload_module.Preload(tensor_caches().opened(), lambda: sources, threads=2, shown=False)
+    with tensor_caches().opened().demanded():
         sources.append((cache, backend, "host"))
         preload.training_begins()
         wait_for(lambda: len(preload._offered) == 6)
@@ -305,10 +303,10 @@ def test_preload_files_that_go_or_are_cut_between_list_and_read(tmp_path: Path) 
     assert not backend.loads
 
 
-def test_preload_ends_with_the_run_in_the_middle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ends_with_the_run_in_the_middle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path / "cache", 400)
     cache = TextCache(tmp_path / "cache", DirectoryBackend())
-    preload = held().preload
+    preload = tensor_caches().preload
     assert preload is not None
     wait_for(lambda: preload.report()["entries"] > 0)
     with caplog.at_level(logging.INFO, "gh200"):
@@ -318,7 +316,7 @@ def test_preload_ends_with_the_run_in_the_middle(tmp_path: Path, caplog: pytest.
 
 
 @pytest.mark.slow(reason="writes and reads 100,000 files")
-def test_preload_100000_tiny_files(tmp_path: Path) -> None:
+def test_100000_tiny_files(tmp_path: Path) -> None:
     one = Path(filled(tmp_path / "one", 1, size=8)[0]).read_bytes()
     for number in range(100_000):
         directory = tmp_path / "cache" / f"{number % 50}"
@@ -326,15 +324,15 @@ def test_preload_100000_tiny_files(tmp_path: Path) -> None:
             directory.mkdir(parents=True)
         (directory / f"{number}.pt").write_bytes(one)
     cache = TextCache(tmp_path / "cache", DirectoryBackend())
-    cache_sites.training_begins()
-    preload = held().preload
+    hooks.training_begins()
+    preload = tensor_caches().preload
     assert preload is not None and preload.done.wait(500)
     assert preload.entries == 100_000 and cache.backend.torch_load(str(tmp_path / "cache/7/7.pt"))["n"] == 0
 
 
 @pytest.mark.parametrize("method", ["torch_save", "write", "write_batch"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_warm_cache_what_is_written_is_held(tmp_path: Path, method: str, compressed: bool) -> None:
+def test_what_is_written_is_held(tmp_path: Path, method: str, compressed: bool) -> None:
     backend = PackingBackend() if compressed else DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
     base = torch.randn(8, 12)
@@ -356,7 +354,7 @@ def test_warm_cache_what_is_written_is_held(tmp_path: Path, method: str, compres
 
 
 class PackingDirectory(Directory):
-    """Compresses, as upstream does unless it is told not to."""
+    """Compresses, as SimpleTuner does by default."""
 
     compress_cache = True
 
@@ -394,7 +392,7 @@ class OtherWriter(UnifiedCacheTier, OtherDirectory):
     """With the tier before it."""
 
 
-def test_warm_cache_holds_only_what_the_file_holds(tmp_path: Path) -> None:
+def test_holds_only_what_the_file_holds(tmp_path: Path) -> None:
     """Another rank's file in the place of ours, or a value that changed while it was written: the file decides."""
     backend, plain = OtherWriter(), DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
@@ -412,7 +410,7 @@ def test_warm_cache_holds_only_what_the_file_holds(tmp_path: Path) -> None:
     assert tier.torch_load(path).tolist() == [0] * 5
 
 
-def test_warm_cache_a_failed_write_holds_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_holds_nothing(tmp_path: Path) -> None:
     backend = OtherWriter()
     tier = TextCache(tmp_path, backend).backend
     path = str(tmp_path / "entry.pt")
@@ -427,7 +425,7 @@ def test_warm_cache_a_failed_write_holds_nothing(tmp_path: Path) -> None:
     assert tier.torch_load(path).tolist() == [0] * 3 and backend.loads[path] == 1
 
 
-def test_warm_cache_two_writers_of_one_entry(tmp_path: Path) -> None:
+def test_two_writers_of_one_entry(tmp_path: Path) -> None:
     backend, plain = OtherWriter(), DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
     path = str(tmp_path / "entry.pt")
@@ -442,7 +440,7 @@ def test_warm_cache_two_writers_of_one_entry(tmp_path: Path) -> None:
     assert tier.torch_load(path).tolist() == torch.load(path).tolist() == [2]
 
 
-def test_warm_cache_the_limit_holds_for_what_is_written(tmp_path: Path) -> None:
+def test_the_limit_holds_for_what_is_written(tmp_path: Path) -> None:
     begin_memory_run(unified(memory_limit=2048, preload=False))
     backend = DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
@@ -453,7 +451,7 @@ def test_warm_cache_the_limit_holds_for_what_is_written(tmp_path: Path) -> None:
     assert [backend.loads[path] for path in paths] == [0, 0, 1, 1]
 
 
-def test_warm_cache_writes_in_many_threads_while_reading_ahead(tmp_path: Path) -> None:
+def test_writes_in_many_threads_while_reading_ahead(tmp_path: Path) -> None:
     """A build and the reader ahead at once: whatever is served is what the file holds."""
     backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 120)
     cache = TextCache(tmp_path / "cache", backend)
@@ -475,7 +473,7 @@ def test_warm_cache_writes_in_many_threads_while_reading_ahead(tmp_path: Path) -
     assert not backend.loads
 
 
-def test_warm_cache_an_entry_written_by_a_forked_child_is_seen(tmp_path: Path) -> None:
+def test_an_entry_written_by_a_forked_child_is_seen(tmp_path: Path) -> None:
     backend, paths = DirectoryBackend(), filled(tmp_path / "cache", 2)
     cache = TextCache(tmp_path / "cache", backend)
     read_ahead(cache)
@@ -490,7 +488,7 @@ def test_warm_cache_an_entry_written_by_a_forked_child_is_seen(tmp_path: Path) -
     assert cache.backend.torch_load(paths[0]) == {"n": 5} and cache.backend.torch_load(paths[1])["n"] == 1
 
 
-def test_preload_leaves_an_entry_alone_that_is_being_held_as_it_was_written(
+def test_leaves_an_entry_alone_that_is_being_held_as_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a file's writing and its holding the reader ahead may find it."""
@@ -508,12 +506,12 @@ def test_preload_leaves_an_entry_alone_that_is_being_held_as_it_was_written(
     assert report["preload"]["entries"] == 0 and report["counts"]["held_when_written"] == 1
 
 
-def test_preload_fills_managed_memory_from_its_threads(machine: Machine) -> None:
+def test_fills_managed_memory_from_its_threads(machine: Machine) -> None:
     machine.run("""
 import tempfile
 from pathlib import Path
 import torch
-from gh200_lab.memory_run import begin_memory_run, held
+from gh200_lab.memory_run import begin_memory_run, tensor_caches
 from simpletuner.gh200.runtime import end
 from tests.integration.backends.tensors.test_preload import TextCache, filled, read_ahead
 from tests.cuda_sim.processes import Machine
@@ -524,7 +522,7 @@ with tempfile.TemporaryDirectory() as name:
     backend, paths = DirectoryBackend(), filled(Path(name) / "cache", 40)
     cache = TextCache(Path(name) / "cache", backend, "vae")
     assert read_ahead(cache)["entries"] == 40
-    assert held().opened().managed
+    assert tensor_caches().opened().managed
     for number, path in enumerate(paths):
         assert torch.equal(cache.backend.torch_load(path)["latents"], torch.full((64,), float(number)))
     assert not backend.loads

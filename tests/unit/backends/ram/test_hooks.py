@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simpletuner.gh200.backends.builders import local_dataset
-from simpletuner.gh200.backends.ram.hooks import dataset_entries
+from simpletuner.gh200.backends.ram.hooks import local_entries
 from simpletuner.gh200.backends.ram.registry import staged
 from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.schema import InMemory
@@ -22,7 +22,7 @@ def entry(name: str = "photos", **more: Any) -> dict[str, Any]:
 def test_an_in_memory_dataset_looks_local_to_upstream() -> None:
     given = [entry(in_memory={"compression": "lz4", "num_workers": 5}), {"id": "text", "type": "local"}]
     before = [dict(item) for item in given]
-    changed = dataset_entries(given)
+    changed = local_entries(given)
     assert changed[0] == {"id": "photos", "type": "local", "instance_data_dir": "/data", "repeats": 2}
     assert changed[1] is given[1] and given == before
     known = staged()
@@ -30,9 +30,9 @@ def test_an_in_memory_dataset_looks_local_to_upstream() -> None:
 
 
 def test_a_configuration_without_in_memory_datasets_passes_unchanged() -> None:
-    dataset_entries([entry()])
+    local_entries([entry()])
     given = [{"id": "photos", "type": "local"}]
-    assert dataset_entries(given) == given
+    assert local_entries(given) == given
     marker = object()
 
     class Config:
@@ -58,7 +58,7 @@ def test_a_configuration_without_in_memory_datasets_passes_unchanged() -> None:
 )
 def test_bad_entries_are_rejected_by_name(entries: list[dict[str, Any]], says: str) -> None:
     with pytest.raises(GH200Error) as caught:
-        dataset_entries(entries)
+        local_entries(entries)
     assert says in str(caught.value)
 
 

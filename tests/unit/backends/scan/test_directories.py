@@ -14,7 +14,7 @@ from simpletuner.gh200.config.sources import read_settings
 
 
 @pytest.mark.parametrize("on", [True, False, None])
-def test_first_batch_only_nested_datasets_below_a_relative_directory_get_the_absolute_path(
+def test_only_nested_datasets_below_a_relative_directory_get_the_absolute_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: bool | None
 ) -> None:
     (tmp_path / "nested" / "more").mkdir(parents=True)

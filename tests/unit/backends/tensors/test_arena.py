@@ -10,7 +10,7 @@ from simpletuner.gh200.backends.tensors import arena as tensor_arena
 from simpletuner.gh200.backends.tensors.arena import TensorArena
 from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget, holdable
 from simpletuner.gh200.config.cache_options import CacheOptions
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from simpletuner.gh200.memory.limits import Limit
 
 DTYPES = [
@@ -29,7 +29,7 @@ SHAPES = {
 
 @pytest.fixture(autouse=True)
 def _hints_on() -> None:
-    uvm.set_uvm_hint_override(None)
+    hints.set_uvm_hint_override(None)
     begin_memory_run(CacheOptions(hints=True))
 
 
@@ -39,17 +39,17 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_arena_keeps_bits_and_strides(dtype: torch.dtype, shape: str) -> None:
+def test_keeps_bits_and_strides(dtype: torch.dtype, shape: str) -> None:
     base = torch.randint(0, 256, (3, 5, 7 * dtype.itemsize), dtype=torch.uint8)
     source = SHAPES[shape]((base & 1).bool() if dtype is torch.bool else base.view(dtype))
-    held = TensorArena(CacheBudget(None), "host").hold(source).tensor
-    assert (held.shape, held.stride(), held.dtype) == (source.shape, source.stride(), dtype)
-    assert bytes_of(held) == bytes_of(source)
+    copied = TensorArena(CacheBudget(None), "host").hold(source).tensor
+    assert (copied.shape, copied.stride(), copied.dtype) == (source.shape, source.stride(), dtype)
+    assert bytes_of(copied) == bytes_of(source)
     if source.numel():
-        assert held.data_ptr() % 256 == 0 and held.data_ptr() != source.data_ptr()
+        assert copied.data_ptr() % 256 == 0 and copied.data_ptr() != source.data_ptr()
 
 
-def test_arena_accounts_for_every_byte() -> None:
+def test_accounts_for_every_byte() -> None:
     budget = CacheBudget(None)
     arena = TensorArena(budget, "host", 2 << 20)
     slots = [arena.hold(torch.zeros(n, dtype=torch.uint8)) for n in (1, 256, 257, 1000)]
@@ -63,7 +63,7 @@ def test_arena_accounts_for_every_byte() -> None:
     assert budget.used == 1024 and again.offset == 0
 
 
-def test_arena_place_is_not_used_again_while_a_view_lives() -> None:
+def test_place_is_not_used_again_while_a_view_lives() -> None:
     arena = TensorArena(CacheBudget(None), "host", 2 << 20)
     slot = arena.hold(torch.full((64,), 7.0))
     view = slot.tensor.detach()[3:]
@@ -75,7 +75,7 @@ def test_arena_place_is_not_used_again_while_a_view_lives() -> None:
     assert arena.hold(torch.zeros(64)).offset == 0
 
 
-def test_arena_empty_blocks_serve_other_sizes() -> None:
+def test_empty_blocks_serve_other_sizes() -> None:
     arena = TensorArena(CacheBudget(None), "host", 2 << 20)
     for size in (300_000, 500_000, 700_000):
         slots = [arena.hold(torch.zeros(size, dtype=torch.uint8)) for _ in range(4)]
@@ -85,7 +85,7 @@ def test_arena_empty_blocks_serve_other_sizes() -> None:
     assert arena.stats().reserved_bytes <= 4 << 20
 
 
-def test_arena_limit_is_exact_and_shared() -> None:
+def test_limit_is_exact_and_shared() -> None:
     budget = CacheBudget(1024)
     one, other = TensorArena(budget, "host"), TensorArena(budget, "device")
     kept = [one.hold(torch.zeros(512, dtype=torch.uint8)), other.hold(torch.zeros(512, dtype=torch.uint8))]
@@ -94,7 +94,7 @@ def test_arena_limit_is_exact_and_shared() -> None:
     assert budget.used == 1024 and len(kept) == 2
 
 
-def test_arena_leaves_memory_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaves_memory_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     # No process can make a real machine run out of memory for a test.
     monkeypatch.setattr(tensor_arena, "memory_limits", lambda: [Limit("machine", "free memory", 1 << 20)])
     budget = CacheBudget(None)
@@ -103,7 +103,7 @@ def test_arena_leaves_memory_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     assert budget.used == 0
 
 
-def test_arena_rejects_what_a_view_cannot_stand_for() -> None:
+def test_rejects_what_a_view_cannot_stand_for() -> None:
     assert holdable(torch.ones(3))
     others = [
         torch.nn.Parameter(torch.ones(3)),
@@ -115,7 +115,7 @@ def test_arena_rejects_what_a_view_cannot_stand_for() -> None:
     assert not any(holdable(tensor) for tensor in others)
 
 
-def test_arena_entries_admitted_in_inference_mode_still_have_versions() -> None:
+def test_entries_admitted_in_inference_mode_still_have_versions() -> None:
     with torch.inference_mode():
         slot = TensorArena(CacheBudget(None), "host").hold(torch.ones(3))
         served = slot.tensor.detach()

@@ -1,4 +1,4 @@
-"""The cache tier on real files: same values, fresh containers, no stale entry, nothing held that must not be."""
+"""The cache tier on real files: same values, fresh containers, no stale entry, nothing cached that must not be."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from typing import Any
 import pytest
 import torch
 
-from gh200_lab.memory_run import begin_memory_run, held
+from gh200_lab.memory_run import begin_memory_run, tensor_caches
 from gh200_lab.place import ROOT
-from simpletuner.gh200.backends.tensors import hooks as cache_sites
+from simpletuner.gh200.backends.tensors import hooks
 from simpletuner.gh200.backends.tensors.backend import UnifiedCacheTier
 from simpletuner.gh200.backends.tensors.cache_kinds import consumer_of
 from simpletuner.gh200.backends.tensors.directories import CacheDirectories
 from simpletuner.gh200.config.cache_options import CacheOptions
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from tests.support.fake_cache_backend import Directory, DirectoryBackend, tiered, unified
 
 
 @pytest.fixture(autouse=True)
 def _one_run() -> Iterator[None]:
-    uvm.set_uvm_hint_override(None)
+    hints.set_uvm_hint_override(None)
     begin_memory_run(unified())
     yield
-    uvm.set_uvm_hint_override(None)
+    hints.set_uvm_hint_override(None)
     begin_memory_run(CacheOptions())
 
 
@@ -46,7 +46,7 @@ def tier(backend: DirectoryBackend) -> Any:
 
 
 def counts() -> dict[str, int]:
-    return held().report()["caches"]["counts"]
+    return tensor_caches().report()["caches"]["counts"]
 
 
 def saved(directory: Path, value: Any, name: str = "entry.pt") -> str:
@@ -55,15 +55,15 @@ def saved(directory: Path, value: Any, name: str = "entry.pt") -> str:
     return path
 
 
-def test_unified_off_changes_nothing(backend: DirectoryBackend, tmp_path: Path) -> None:
+def test_off_changes_nothing(backend: DirectoryBackend, tmp_path: Path) -> None:
     begin_memory_run(CacheOptions())
     assert not tiered(backend).has_tier
     begin_memory_run(CacheOptions(kinds=frozenset({"text"}), hints=True))
     assert not tiered(backend, "vae").has_tier and vars(backend).keys() == vars(DirectoryBackend()).keys()
-    assert cache_sites.known_finite(torch.ones(3)) is False
+    assert hooks.known_finite(torch.ones(3)) is False
 
 
-def test_unified_entry_is_read_once_and_equal(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
+def test_entry_is_read_once_and_equal(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     tensors = {"prompt_embeds": torch.randn(1, 7, 5).bfloat16(), "pooled": torch.randn(5), "e": torch.empty(0)}
     entry = tensors | {"n": [1, ("a", None)]}
     path = saved(tmp_path, entry)
@@ -74,7 +74,7 @@ def test_unified_entry_is_read_once_and_equal(tier: Any, backend: DirectoryBacke
     assert backend.loads[path] == 1 and counts() == {"admitted": 1}
 
 
-def test_unified_users_may_assign_into_what_they_get(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
+def test_users_may_assign_into_what_they_get(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     """What the text cache does: the last entry's embeds are overwritten with the whole batch."""
     paths = [saved(tmp_path, {"prompt_embeds": torch.full((1, 2), float(n)), "l": [n]}, f"{n}.pt") for n in range(3)]
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_unified_users_may_assign_into_what_they_get(tier: Any, backend: Directo
     assert sum(backend.loads.values()) == 3
 
 
-def test_unified_write_into_a_held_tensor_is_noticed_and_named(
+def test_write_into_a_held_tensor_is_noticed_and_named(
     tier: Any, backend: DirectoryBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = saved(tmp_path, {"latents": torch.zeros(4), "other": torch.ones(2)})
@@ -99,7 +99,7 @@ def test_unified_write_into_a_held_tensor_is_noticed_and_named(
 
 
 @pytest.mark.parametrize("method", ["torch_save", "write", "write_batch"])
-def test_unified_writes_are_seen_and_reach_the_file(tier: Any, tmp_path: Path, method: str) -> None:
+def test_writes_are_seen_and_reach_the_file(tier: Any, tmp_path: Path, method: str) -> None:
     path = saved(tmp_path, torch.zeros(3))
     tier.torch_load(path)
     new = torch.ones(3)
@@ -111,7 +111,7 @@ def test_unified_writes_are_seen_and_reach_the_file(tier: Any, tmp_path: Path, m
     assert torch.equal(tier.torch_load(path), new) and torch.equal(torch.load(path), new)
 
 
-def test_unified_delete_clears_the_entry(tier: Any, tmp_path: Path) -> None:
+def test_delete_clears_the_entry(tier: Any, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.zeros(3))
     tier.torch_load(path)
     assert tier.exists(path)
@@ -121,7 +121,7 @@ def test_unified_delete_clears_the_entry(tier: Any, tmp_path: Path) -> None:
         tier.torch_load(path)
 
 
-def test_unified_rebuild_by_another_process_is_seen_after_a_listing(
+def test_rebuild_by_another_process_is_seen_after_a_listing(
     tier: Any, backend: DirectoryBackend, tmp_path: Path
 ) -> None:
     kept, changed, gone = (saved(tmp_path, torch.zeros(3), f"{name}.pt") for name in ("kept", "changed", "gone"))
@@ -135,9 +135,7 @@ def test_unified_rebuild_by_another_process_is_seen_after_a_listing(
     assert backend.loads[kept] == 1 and counts()["changed_on_disk"] == 2
 
 
-def test_unified_two_caches_with_one_directory_share_entries(
-    tier: Any, backend: DirectoryBackend, tmp_path: Path
-) -> None:
+def test_two_caches_with_one_directory_share_entries(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     other = DirectoryBackend("other")
     second = tiered(other, "text")
     path = saved(tmp_path, torch.zeros(3))
@@ -148,7 +146,7 @@ def test_unified_two_caches_with_one_directory_share_entries(
     assert torch.equal(tier.torch_load(path), torch.ones(3))
 
 
-def test_unified_spellings_of_one_path_are_one_entry(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
+def test_spellings_of_one_path_are_one_entry(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.zeros(3))
     (tmp_path / "sub").mkdir()
     tier.torch_load(path)
@@ -159,7 +157,7 @@ def test_unified_spellings_of_one_path_are_one_entry(tier: Any, backend: Directo
     assert not tier.exists(path)
 
 
-def test_unified_limit_keeps_early_entries_and_reads_the_rest(
+def test_limit_keeps_early_entries_and_reads_the_rest(
     backend: DirectoryBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin_memory_run(unified(memory_limit=2048))
@@ -171,34 +169,32 @@ def test_unified_limit_keeps_early_entries_and_reads_the_rest(
     assert caplog.text.count("limit of 2048 bytes") == 1 and counts()["refused_full"] == 6
 
 
-def test_unified_limit_below_one_entry_holds_nothing(backend: DirectoryBackend, tmp_path: Path) -> None:
+def test_limit_below_one_entry_holds_nothing(backend: DirectoryBackend, tmp_path: Path) -> None:
     begin_memory_run(unified(memory_limit=100))
     tier = tiered(backend)
     path = saved(tmp_path, {"a": torch.ones(4), "b": torch.ones(4)})
     assert tier.torch_load(path)["b"].tolist() == tier.torch_load(path)["a"].tolist()
     assert backend.loads[path] == 2
-    assert held().report()["caches"]["packed_bytes"] == 0
+    assert tensor_caches().report()["caches"]["packed_bytes"] == 0
 
 
-def test_unified_override_flipped_during_a_run(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
+def test_override_flipped_during_a_run(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.zeros(3))
     tier.torch_load(path)
-    uvm.set_uvm_hint_override(False)
+    hints.set_uvm_hint_override(False)
     tier.torch_load(path).add_(1)
-    assert backend.loads[path] == 2 and not cache_sites.known_finite(tier.torch_load(path))
+    assert backend.loads[path] == 2 and not hooks.known_finite(tier.torch_load(path))
     tier.torch_save(torch.ones(3), path)
-    uvm.set_uvm_hint_override(None)
+    hints.set_uvm_hint_override(None)
     assert torch.equal(tier.torch_load(path), torch.ones(3))
 
 
-def test_unified_types_a_view_cannot_stand_for_are_read_each_time(
-    tier: Any, backend: DirectoryBackend, tmp_path: Path
-) -> None:
+def test_types_a_view_cannot_stand_for_are_read_each_time(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, {"w": torch.nn.Parameter(torch.ones(2)), "t": torch.ones(2)})
     for _ in range(2):
         assert isinstance(tier.torch_load(path)["w"], torch.nn.Parameter)
     assert backend.loads[path] == 2 and counts() == {"refused_type": 2}
-    assert held().report()["caches"]["payload_bytes"] == 0
+    assert tensor_caches().report()["caches"]["payload_bytes"] == 0
 
 
 class Bomb:
@@ -209,7 +205,7 @@ class Bomb:
         return os.mkdir, (str(self.mark),)
 
 
-def test_unified_bad_files_are_errors_that_name_the_file(tier: Any, tmp_path: Path) -> None:
+def test_bad_files_are_errors_that_name_the_file(tier: Any, tmp_path: Path) -> None:
     whole = Path(saved(tmp_path, torch.randn(1000), "whole.pt")).read_bytes()
     bad = {
         "truncated": whole[: len(whole) // 2],
@@ -229,15 +225,15 @@ def test_unified_bad_files_are_errors_that_name_the_file(tier: Any, tmp_path: Pa
     assert not (tmp_path / "executed").exists() and not counts()
 
 
-def test_unified_unsafe_torch_loading_keeps_the_tier_away(
+def test_unsafe_torch_loading_keeps_the_tier_away(
     backend: DirectoryBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(cache_sites.UNSAFE_LOADING, "1")
+    monkeypatch.setenv(hooks.UNSAFE_LOADING, "1")
     assert not tiered(backend).has_tier
-    assert cache_sites.UNSAFE_LOADING in caplog.text
+    assert hooks.UNSAFE_LOADING in caplog.text
 
 
-def test_unified_tier_of_a_copy_in_another_process_is_off(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
+def test_tier_of_a_copy_in_another_process_is_off(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.ones(3))
     tier.torch_load(path)
     backend.while_reading = print  # what a test has there cannot be pickled
@@ -247,7 +243,7 @@ def test_unified_tier_of_a_copy_in_another_process_is_off(tier: Any, backend: Di
 
 
 @pytest.mark.parametrize("kind", ["aws", "memory"])
-def test_unified_caches_that_are_not_in_a_local_directory_are_named_once(
+def test_caches_that_are_not_in_a_local_directory_are_named_once(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     far, near = (
@@ -257,16 +253,16 @@ def test_unified_caches_that_are_not_in_a_local_directory_are_named_once(
     monkeypatch.setitem(
         sys.modules, "simpletuner.helpers.training.state_tracker", SimpleNamespace(StateTracker=tracker)
     )
-    cache_sites.training_begins()
+    hooks.training_begins()
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.count(f'the vae cache of backend "far" (type {kind})') == 1 and "near" not in warning
     caplog.clear()
     begin_memory_run(CacheOptions(kinds=frozenset({"text"}), hints=True))
-    cache_sites.training_begins()
+    hooks.training_begins()
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_unified_tier_overrides_only_what_the_patch_expects() -> None:
+def test_tier_overrides_only_what_the_patch_expects() -> None:
     patch = tomllib.loads((ROOT / "patches" / "05-data-backend.toml").read_text())
     expected = {one["name"].rpartition(".")[2] for one in patch["expect"] if one["file"].endswith("/local.py")}
     answered = {name for name in vars(UnifiedCacheTier) if hasattr(Directory, name) and not name.startswith("_")}
@@ -275,7 +271,7 @@ def test_unified_tier_overrides_only_what_the_patch_expects() -> None:
     assert {f"FactoryRegistry.{name}" for name in CacheDirectories.answers()} <= expected
 
 
-def test_unified_image_embeds_of_a_backend_of_latents_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_embeds_of_a_backend_of_latents_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = SimpleNamespace(StateTracker=SimpleNamespace(data_backends={}))
     monkeypatch.setitem(sys.modules, "simpletuner.helpers.training.state_tracker", tracker)
     assert consumer_of("vae", "/cache/embeds/1.pt") == "device"
@@ -287,9 +283,7 @@ def test_unified_image_embeds_of_a_backend_of_latents_are_for_the_cpu(monkeypatc
     assert consumer_of("vae", "/cache/embeds-2/1.pt") == consumer_of("vae", "/cache/latents/1.pt") == "device"
 
 
-def test_unified_a_write_during_a_read_leaves_no_old_entry(
-    tier: Any, backend: DirectoryBackend, tmp_path: Path
-) -> None:
+def test_a_write_during_a_read_leaves_no_old_entry(tier: Any, backend: DirectoryBackend, tmp_path: Path) -> None:
     path = saved(tmp_path, torch.zeros(3))
     backend.while_reading = lambda: tier.torch_save(torch.ones(3), path)
     tier.torch_load(path)
@@ -297,7 +291,7 @@ def test_unified_a_write_during_a_read_leaves_no_old_entry(
     assert torch.equal(tier.torch_load(path), torch.ones(3))
 
 
-def test_unified_threads_see_only_values_that_were_written(tier: Any, tmp_path: Path) -> None:
+def test_threads_see_only_values_that_were_written(tier: Any, tmp_path: Path) -> None:
     paths = [saved(tmp_path, torch.zeros(64), f"{n}.pt") for n in range(4)]
     written = [0] * len(paths)
     problems: list[str] = []

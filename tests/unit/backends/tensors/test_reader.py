@@ -1,4 +1,4 @@
-"""The reader of torch's files against torch.load, to the bit: every kind of entry, damage, and files that mean harm."""
+"""The reader of torch's files against torch.load, bit-identical: every kind of entry, damage, and files that mean harm."""
 
 from __future__ import annotations
 
@@ -94,48 +94,48 @@ def bits(tensor: torch.Tensor) -> bytes:
     return bytes(plain.view(-1).view(torch.uint8).tolist()) if plain.numel() else b""
 
 
-def held(path: Path, arena: TensorArena, **options: Any) -> tuple[Any, str]:
+def read_in(path: Path, arena: TensorArena, **options: Any) -> tuple[Any, str]:
     read = read_entry(str(path), arena, **options)
     return build(read.value), read.how
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_preload_reads_what_torch_load_reads(kind: str, arena: TensorArena, tmp_path: Path) -> None:
+def test_reads_what_torch_load_reads(kind: str, arena: TensorArena, tmp_path: Path) -> None:
     make = PLAIN[kind]
     for number in range(3):
         path = saved(tmp_path / f"{number}.pt", make())
-        assert held(path, arena)[1] == "straight"
-        assert same(held(path, arena)[0], torch.load(path, map_location="cpu"))
+        assert read_in(path, arena)[1] == "straight"
+        assert same(read_in(path, arena)[0], torch.load(path, map_location="cpu"))
     by_path = tmp_path / "named after its file.pt"
     torch.save(make(), by_path)
-    assert same(held(by_path, arena)[0], torch.load(by_path))
+    assert same(read_in(by_path, arena)[0], torch.load(by_path))
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, *OTHER])
-def test_preload_reads_compressed_entries_as_torch_load_does(kind: str, arena: TensorArena, tmp_path: Path) -> None:
+def test_reads_compressed_entries_as_torch_load_does(kind: str, arena: TensorArena, tmp_path: Path) -> None:
     plain = saved(tmp_path / "plain.pt", (PLAIN | OTHER)[kind]())
     packed = tmp_path / "packed.pt"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    found, how = held(packed, arena, compressed=True)
+    found, how = read_in(packed, arena, compressed=True)
     assert same(found, torch.load(plain)) and how == ("unpacked" if kind in PLAIN else "torch")
     # Upstream takes a file that is not compressed as it is.
-    assert same(held(plain, arena, compressed=True)[0], torch.load(plain))
+    assert same(read_in(plain, arena, compressed=True)[0], torch.load(plain))
 
 
 @pytest.mark.parametrize("kind", OTHER)
-def test_preload_leaves_other_kinds_to_torch(kind: str, arena: TensorArena, tmp_path: Path) -> None:
+def test_leaves_other_kinds_to_torch(kind: str, arena: TensorArena, tmp_path: Path) -> None:
     path = saved(tmp_path / "entry.pt", OTHER[kind]())
-    found, how = held(path, arena)
+    found, how = read_in(path, arena)
     assert how == "torch" and same(found, torch.load(path)) and arena.stats().tensors == 0
 
 
-def test_preload_leaves_the_old_format_to_torch(arena: TensorArena, tmp_path: Path) -> None:
+def test_leaves_the_old_format_to_torch(arena: TensorArena, tmp_path: Path) -> None:
     path = saved(tmp_path / "entry.pt", {"a": torch.ones(3)}, _use_new_zipfile_serialization=False)
-    found, how = held(path, arena)
+    found, how = read_in(path, arena)
     assert how == "torch" and same(found, torch.load(path))
 
 
-def test_preload_leaves_out_protocols_torch_rejects(arena: TensorArena, tmp_path: Path) -> None:
+def test_leaves_out_protocols_torch_rejects(arena: TensorArena, tmp_path: Path) -> None:
     path = saved(tmp_path / "entry.pt", {"a": torch.ones(3)}, pickle_protocol=4)
     with pytest.raises(pickle.UnpicklingError):
         torch.load(path)
@@ -143,7 +143,7 @@ def test_preload_leaves_out_protocols_torch_rejects(arena: TensorArena, tmp_path
         read_entry(str(path), arena)
 
 
-def test_preload_takes_entries_saved_on_a_gpu(arena: TensorArena, tmp_path: Path) -> None:
+def test_takes_entries_saved_on_a_gpu(arena: TensorArena, tmp_path: Path) -> None:
     path = saved(tmp_path / "entry.pt", torch.arange(9.0))
     content = path.read_bytes()
     at = content.index(b"X\x03\x00\x00\x00cpu")
@@ -155,26 +155,26 @@ def test_preload_takes_entries_saved_on_a_gpu(arena: TensorArena, tmp_path: Path
         structure_of(pickled.replace(b"\x06\x00\x00\x00cuda:0", b"\x04\x00\x00\x00meta"))
 
 
-def test_preload_a_file_of_the_same_size_and_another_layout(arena: TensorArena, tmp_path: Path) -> None:
+def test_a_file_of_the_same_size_and_another_layout(arena: TensorArena, tmp_path: Path) -> None:
     values = [torch.randn(4, 6), torch.randn(6, 4), torch.randn(4, 6).view(torch.int32), torch.randn(24)]
     paths = [saved(tmp_path / f"{n}.pt", value) for n, value in enumerate(values)]
     assert len({path.stat().st_size for path in paths[:2]}) == 1
     for path, value in [*zip(paths, values, strict=True)] * 3:
-        assert same(held(path, arena)[0], value)
+        assert same(read_in(path, arena)[0], value)
 
 
-def test_preload_every_byte_of_a_file_may_be_damaged(arena: TensorArena, tmp_path: Path) -> None:
-    """A damaged file gives what it held, what torch.load gives, or nothing: never other values."""
+def test_every_byte_of_a_file_may_be_damaged(arena: TensorArena, tmp_path: Path) -> None:
+    """A damaged file gives what it had, what torch.load gives, or nothing: never other values."""
     undamaged = {"a": torch.arange(6.0), "b": torch.ones(3).bool()}
     whole = saved(tmp_path / "whole.pt", undamaged).read_bytes()
     path = tmp_path / "damaged.pt"
     path.write_bytes(whole)
-    held(path, arena)
+    read_in(path, arena)
     agreed = 0
     for place in range(0, len(whole), 5):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         try:
-            found, how = held(path, arena)
+            found, how = read_in(path, arena)
         except Unreadable:
             continue
         if not same(found, undamaged):  # by damage to what is not read
@@ -183,11 +183,11 @@ def test_preload_every_byte_of_a_file_may_be_damaged(arena: TensorArena, tmp_pat
     assert agreed, "damaged values are read as torch.load reads them: it does not look at checksums either"
 
 
-def test_preload_every_cut_of_a_file(arena: TensorArena, tmp_path: Path) -> None:
+def test_every_cut_of_a_file(arena: TensorArena, tmp_path: Path) -> None:
     whole = saved(tmp_path / "whole.pt", torch.randn(20)).read_bytes()
     path = tmp_path / "cut.pt"
     path.write_bytes(whole)
-    held(path, arena)
+    read_in(path, arena)
     before = arena.stats()
     for size in range(0, len(whole) - 8, 11):
         for content in (whole[:size], whole[:size].ljust(len(whole), b"\0")):
@@ -203,11 +203,11 @@ def test_preload_every_cut_of_a_file(arena: TensorArena, tmp_path: Path) -> None
     assert arena.stats().tensors == before.tensors, "what was reserved is given back"
 
 
-def test_preload_a_file_that_changes_while_it_is_read(
+def test_a_file_that_changes_while_it_is_read(
     arena: TensorArena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path / "entry.pt", torch.zeros(8))
-    held(path, arena)
+    read_in(path, arena)
     original = os.preadv
 
     def preadv(*arguments: Any) -> int:
@@ -220,7 +220,7 @@ def test_preload_a_file_that_changes_while_it_is_read(
 
 
 @pytest.mark.parametrize("left", [0, 200, 700])
-def test_preload_a_file_that_is_cut_while_it_is_read(
+def test_a_file_that_is_cut_while_it_is_read(
     arena: TensorArena, tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path / "entry.pt", torch.zeros(800))
@@ -238,7 +238,7 @@ def test_preload_a_file_that_is_cut_while_it_is_read(
     assert arena.stats().tensors == before
 
 
-def test_preload_a_full_arena_takes_nothing(tmp_path: Path) -> None:
+def test_a_full_arena_takes_nothing(tmp_path: Path) -> None:
     small = TensorArena(CacheBudget(2048), "host")
     path = saved(tmp_path / "entry.pt", [torch.ones(100), torch.ones(500)])
     with pytest.raises(ArenaFull):
@@ -270,12 +270,12 @@ HARM = [
 
 
 @pytest.mark.parametrize("pickled", HARM)
-def test_preload_a_pickle_is_read_and_never_run(pickled: bytes) -> None:
+def test_a_pickle_is_read_and_never_run(pickled: bytes) -> None:
     with pytest.raises(NotPlain):
         structure_of(pickled)
 
 
-def test_preload_malicious_files_do_nothing(arena: TensorArena, tmp_path: Path) -> None:
+def test_malicious_files_do_nothing(arena: TensorArena, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     torch.save(Bomb(mark), tmp_path / "zipped.pt")
     torch.save({"latents": torch.ones(2), "x": Bomb(mark)}, tmp_path / "hidden.pt")
@@ -287,7 +287,7 @@ def test_preload_malicious_files_do_nothing(arena: TensorArena, tmp_path: Path) 
     assert not mark.exists() and arena.stats().tensors == 0
 
 
-def test_preload_a_tensor_beyond_its_storage_is_left_to_torch(arena: TensorArena, tmp_path: Path) -> None:
+def test_a_tensor_beyond_its_storage_is_left_to_torch(arena: TensorArena, tmp_path: Path) -> None:
     path = saved(tmp_path / "entry.pt", torch.zeros(4))
     content = path.read_bytes()
     for wrong in (content.replace(b"K\x04\x85", b"K\x05\x85"), content.replace(b"K\x04t", b"K\x09t")):
@@ -298,14 +298,14 @@ def test_preload_a_tensor_beyond_its_storage_is_left_to_torch(arena: TensorArena
 
 
 @pytest.mark.parametrize("order", [b"bigger", b"BIGEND"])
-def test_preload_another_byte_order_is_left_to_torch(order: bytes, arena: TensorArena, tmp_path: Path) -> None:
+def test_another_byte_order_is_left_to_torch(order: bytes, arena: TensorArena, tmp_path: Path) -> None:
     path = saved(tmp_path / "entry.pt", torch.ones(3))
     path.write_bytes(path.read_bytes().replace(b"little", order))
     with pytest.raises(Unreadable):
         read_entry(str(path), arena)
 
 
-def test_preload_records_that_zip_tools_write_are_left_to_torch(arena: TensorArena, tmp_path: Path) -> None:
+def test_records_that_zip_tools_write_are_left_to_torch(arena: TensorArena, tmp_path: Path) -> None:
     """Packed by another tool: compressed records, or the directory in another order than the file."""
     path = saved(tmp_path / "entry.pt", {"a": torch.zeros(50), "b": torch.ones(3)})
     source = zipfile.ZipFile(path)
@@ -314,7 +314,7 @@ def test_preload_records_that_zip_tools_write_are_left_to_torch(arena: TensorAre
         with zipfile.ZipFile(target, "w", method) as copy:
             for name in source.namelist():
                 copy.writestr(name, source.read(name))
-        found, how = held(target, arena)
+        found, how = read_in(target, arena)
         assert same(found, torch.load(path)) and how == ("torch" if method else "straight")
 
 
@@ -341,16 +341,16 @@ ENTRIES = st.recursive(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(entry=ENTRIES)
-def test_preload_any_plain_entry_is_as_torch_load_reads_it(entry: Any, tmp_path: Path) -> None:
+def test_any_plain_entry_is_as_torch_load_reads_it(entry: Any, tmp_path: Path) -> None:
     arena = TensorArena(CacheBudget(None), "host", block_size=2 << 20)
     path = saved(tmp_path / "entry.pt", entry)
     for _ in range(2):
-        assert same(held(path, arena)[0], torch.load(path))
+        assert same(read_in(path, arena)[0], torch.load(path))
 
 
 @settings(max_examples=300, deadline=None)
 @given(content=st.binary(max_size=200))
-def test_preload_any_bytes_are_data(content: bytes) -> None:
+def test_any_bytes_are_data(content: bytes) -> None:
     for pickled in (content, b"\x80\x02" + content, b"\x80\x02" + content + b"."):
         try:
             structure_of(pickled)
