@@ -88,7 +88,7 @@ def rank_report(rank: int, missing: tuple[str, ...] = (), **changes: str) -> Ran
     return RankReport(rank, f"node{rank}", {**CONFIG, **changes}, missing)
 
 
-def test_ranks_that_were_told_the_same_go_on() -> None:
+def test_ranks_with_the_same_config_go_on() -> None:
     assert differences([rank_report(0), rank_report(1, output_dir='"b"')]) == [], "a machine may have places of its own"
 
 

@@ -63,7 +63,7 @@ def get(arena: SharedArena, path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("compression", [None, *get_args(CodecName)])
-def test_all_files_come_back_and_nothing_a_run_rewrites_is_held(tree: Path, compression: str | None) -> None:
+def test_all_files_come_back_and_nothing_a_run_rewrites_is_staged(tree: Path, compression: str | None) -> None:
     arena = stage("x", tree, InMemory(compression=compression, num_workers=3))
     wanted = {
         path for path in tree.rglob("*") if path.is_file() and "aspect_ratio" not in path.name and path.suffix != ".pt"

@@ -328,7 +328,7 @@ def test_names_with_control_characters_are_escaped_in_the_log(tmp_path: Path, ca
     assert "no\\x1bwhere" in str(caught.value)
 
 
-def test_a_name_that_was_not_listed_is_told_from_one_that_is_on_disk(tmp_path: Path) -> None:
+def test_a_name_that_was_not_listed_differs_from_one_that_is_on_disk(tmp_path: Path) -> None:
     files = make(tmp_path / "data", 3, 50_000)
     arena = stage("x", tmp_path / "data", InMemory(on_limit="partial", memory_limit_gb=62e-6, num_workers=1))
     directory = StagedDirectory(arena, str(tmp_path / "data"))

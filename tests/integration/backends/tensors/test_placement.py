@@ -68,7 +68,7 @@ def test_measures_nothing_on_a_cpu(asked: Any, tmp_path: Path) -> None:
     assert "no GPU" in run.snapshot()["measured"]["Cache placement"]["reason"]
 
 
-def test_placement_is_not_asked_for_without_a_held_cache() -> None:
+def test_placement_is_not_asked_for_without_a_cache() -> None:
     run = begin_memory_run(CacheOptions(hints=True))
     hooks.decide_placement(run, torch.device("cuda"), MB, 4)
     assert "Cache placement" not in run.measured
@@ -119,7 +119,7 @@ def test_limits_the_operators_own_bound_is_not_the_pools() -> None:
     assert budget.excess() == 4 * MB and budget.limit == 0
 
 
-def test_held_entries_give_way_when_pools_grow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_are_dropped_when_pools_grow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One budget, pools first: the entries that came last go, with the memory they were in."""
     run = begin_memory_run(unified())
     caches, pools = store(), [0]

@@ -332,7 +332,7 @@ def test_100000_tiny_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["torch_save", "write", "write_batch"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_what_is_written_is_held(tmp_path: Path, method: str, compressed: bool) -> None:
+def test_what_is_written_is_cached(tmp_path: Path, method: str, compressed: bool) -> None:
     backend = PackingBackend() if compressed else DirectoryBackend()
     tier = TextCache(tmp_path, backend).backend
     base = torch.randn(8, 12)
@@ -488,7 +488,7 @@ def test_an_entry_written_by_a_forked_child_is_seen(tmp_path: Path) -> None:
     assert cache.backend.torch_load(paths[0]) == {"n": 5} and cache.backend.torch_load(paths[1])["n"] == 1
 
 
-def test_leaves_an_entry_alone_that_is_being_held_as_it_was_written(
+def test_leaves_an_entry_alone_that_is_being_cached_as_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a file's writing and its holding the reader ahead may find it."""

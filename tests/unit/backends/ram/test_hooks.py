@@ -64,7 +64,7 @@ def test_bad_entries_are_rejected_by_name(entries: list[dict[str, Any]], says: s
 
 @pytest.mark.parametrize("more", [{"in_memory": {"memory_limit_gb": 1e300}}, {"dataset_type": "text_embeds"}])
 @pytest.mark.parametrize("inline", [False, True])
-def test_a_dataset_that_cannot_be_held_is_one_problem_before_any_work(more: dict[str, Any], inline: bool) -> None:
+def test_a_dataset_that_cannot_be_staged_is_one_problem_before_any_work(more: dict[str, Any], inline: bool) -> None:
     """Whether it is in the training config or in a dataset file."""
     entries = [entry(**more)]
     with pytest.raises(SettingsError, match="GH200 settings: 1 problem") as caught:

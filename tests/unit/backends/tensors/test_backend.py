@@ -85,7 +85,7 @@ def test_users_may_assign_into_what_they_get(tier: Any, backend: DirectoryBacken
     assert sum(backend.loads.values()) == 3
 
 
-def test_write_into_a_held_tensor_is_noticed_and_named(
+def test_write_into_a_cached_tensor_is_noticed_and_named(
     tier: Any, backend: DirectoryBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = saved(tmp_path, {"latents": torch.zeros(4), "other": torch.ones(2)})
