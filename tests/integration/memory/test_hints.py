@@ -9,7 +9,7 @@ from tests.cuda_sim.processes import Machine
 PREAMBLE = """
 import torch
 from gh200_lab.memory_run import begin_memory_run
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.backends.tensors.blocks import CacheBudget
@@ -21,7 +21,7 @@ def start(**options):
 """
 
 
-def test_uvm_advice_stays_inside_and_prefetch_covers(machine: Machine) -> None:
+def test_advice_stays_inside_and_prefetch_covers(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """
@@ -29,9 +29,9 @@ arena = start()
 arena.hold(torch.zeros(100))
 cached = arena.hold(torch.randn(100_000)).tensor
 pointer, size = cached.data_ptr(), cached.nbytes
-assert uvm.prefer_gpu_residency(cached) == "applied" and uvm.prefer_cpu_residency(cached) == "applied"
-assert uvm.prefetch_to_device(cached) == "applied"
-assert uvm.prefer_gpu_residency(arena.hold(torch.zeros(10)).tensor) == "smaller_than_a_page"
+assert hints.prefer_gpu_residency(cached) == "applied" and hints.prefer_cpu_residency(cached) == "applied"
+assert hints.prefetch_to_device(cached) == "applied"
+assert hints.prefer_gpu_residency(arena.hold(torch.zeros(10)).tensor) == "smaller_than_a_page"
 print(pointer, size)
 """
     )
@@ -43,30 +43,30 @@ print(pointer, size)
     assert not any(value % 65536 for value in (start, size, inner, inner_size))
 
 
-def test_uvm_counts_what_it_cannot_do(machine: Machine) -> None:
+def test_counts_what_it_cannot_do(machine: Machine) -> None:
     said = machine.run(
         PREAMBLE
         + """
 start()
 plain = torch.randn(100_000)
-assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "not_managed"
-assert uvm.prefetch_to_device(torch.empty(0)) == "not_managed"
-uvm.set_uvm_hint_override(False)
-assert uvm.prefetch_to_device(plain) == "off"
-print(uvm.current().report()["hints"])
+assert hints.prefer_gpu_residency(plain) == hints.prefetch_to_device(plain) == "not_managed"
+assert hints.prefetch_to_device(torch.empty(0)) == "not_managed"
+hints.set_uvm_hint_override(False)
+assert hints.prefetch_to_device(plain) == "off"
+print(hints.current().report()["hints"])
 """
     )
     # Above it torch may say that its own runtime finds no more than a driver here.
     assert said.splitlines()[-1] == "{'prefer_gpu': {'not_managed': 1}, 'prefetch': {'not_managed': 2, 'off': 1}}"
 
 
-def test_uvm_system_memory_where_the_gpu_uses_the_host_page_tables(machine: Machine) -> None:
+def test_system_memory_where_the_gpu_uses_the_host_page_tables(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """
 start()
 plain = torch.randn(100_000)
-assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "applied"
+assert hints.prefer_gpu_residency(plain) == hints.prefetch_to_device(plain) == "applied"
 """,
         mode="numa",
     )
@@ -75,13 +75,13 @@ assert uvm.prefer_gpu_residency(plain) == uvm.prefetch_to_device(plain) == "appl
     }
 
 
-def test_uvm_no_concurrent_access_means_plain_ram_and_no_hints(machine: Machine) -> None:
+def test_no_concurrent_access_means_plain_ram_and_no_hints(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """
 arena = start()
 assert not arena.managed
-assert uvm.prefetch_to_device(arena.hold(torch.ones(9)).tensor) == "unsupported"
+assert hints.prefetch_to_device(arena.hold(torch.ones(9)).tensor) == "unsupported"
 """,
         concurrent=0,
     )
@@ -96,7 +96,7 @@ assert uvm.prefetch_to_device(arena.hold(torch.ones(9)).tensor) == "unsupported"
         ("balanced", [("3", "2"), ("5", "1")], 1),
     ],
 )
-def test_uvm_policies_in_block_advice_and_batch_hints(
+def test_policies_in_block_advice_and_batch_hints(
     machine: Machine, pattern: str, advice: list[tuple[str, str]], prefetches: int
 ) -> None:
     machine.run(
@@ -111,27 +111,27 @@ assert optimize_batch_for_gh200(batch) is batch
     assert len(machine.calls("cuMemPrefetchAsync_v2")) == prefetches
 
 
-def test_uvm_prefetch_rejected_is_counted_and_named(machine: Machine) -> None:
+def test_prefetch_rejected_is_counted_and_named(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """
 cached = start().hold(torch.randn(100_000)).tensor
-assert [uvm.prefetch_to_device(cached) for _ in range(3)] == ["applied", "failed", "failed"]
-report = uvm.current().report()
+assert [hints.prefetch_to_device(cached) for _ in range(3)] == ["applied", "failed", "failed"]
+report = hints.current().report()
 assert report["errors"] == {"CUDA_ERROR_NOT_PERMITTED": 2} and report["device_gone"] is None
 """,
         fail="cuMemPrefetchAsync_v2", fail_code=800, fail_after=1,
     )  # fmt: skip
 
 
-def test_uvm_vanished_gpu_stops_the_hints_not_the_run(machine: Machine) -> None:
+def test_vanished_gpu_stops_the_hints_not_the_run(machine: Machine) -> None:
     machine.run(
         PREAMBLE
         + """
 cached = start().hold(torch.randn(100_000)).tensor
-assert uvm.prefetch_to_device(cached) == "failed"
-assert uvm.prefetch_to_device(cached) == uvm.prefer_cpu_residency(cached) == "no_driver"
-assert uvm.current().report()["device_gone"] == "CUDA_ERROR_DEVICE_UNAVAILABLE"
+assert hints.prefetch_to_device(cached) == "failed"
+assert hints.prefetch_to_device(cached) == hints.prefer_cpu_residency(cached) == "no_driver"
+assert hints.current().report()["device_gone"] == "CUDA_ERROR_DEVICE_UNAVAILABLE"
 assert cached.sum().isfinite()
 """,
         fail="cuMemPrefetchAsync_v2", fail_code=46,
@@ -139,13 +139,13 @@ assert cached.sum().isfinite()
     assert len(machine.calls("cuMemPrefetchAsync_v2")) == 1
 
 
-def test_uvm_environment_decides_before_a_run_is_configured(machine: Machine) -> None:
+def test_environment_decides_before_a_run_is_configured(machine: Machine) -> None:
     ask = """
 import os
 os.environ.update({env!r})
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from simpletuner.gh200.memory.batch import batch_tensors, optimize_batch_for_gh200
-print(uvm.gh200_uvm_enabled(), uvm.current().options.access_pattern)
+print(hints.gh200_uvm_enabled(), hints.current().options.access_pattern)
 """
     switched = {"SIMPLETUNER_GH200_ENABLE_UVM_HINTS": "1", "GH200_UVM_ACCESS_PATTERN": "balanced"}
     assert machine.run(ask.format(env=switched)).split() == ["True", "balanced"]

@@ -48,7 +48,7 @@ def test_override_wins_over_the_options_both_ways() -> None:
     assert hints.gh200_uvm_enabled()
 
 
-def test_uvm_options_follow_the_settings() -> None:
+def test_options_follow_the_settings() -> None:
     from simpletuner.gh200.config.sources import read_settings
 
     blocks = {"cache_config": {"vae_cache_type": "unified_memory", "memory_limit_gb": 1.5, "persistent_cache": False}}

@@ -7,7 +7,7 @@ from tests.cuda_sim.processes import Machine, read_log
 ON_THE_DRIVER = """
 import torch
 from gh200_lab.memory_run import begin_memory_run
-from simpletuner.gh200.memory import hints as uvm
+from simpletuner.gh200.memory import hints
 from simpletuner.gh200.backends.tensors.blocks import ArenaFull, CacheBudget
 from simpletuner.gh200.memory.batch_copy import CudaBytes
 from simpletuner.gh200.config.cache_options import CacheOptions
@@ -18,7 +18,7 @@ assert arena.managed
 """
 
 
-def test_arena_managed_blocks_are_advised_once_and_freed_newest_first(machine: Machine) -> None:
+def test_managed_blocks_are_advised_once_and_freed_newest_first(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + """
@@ -37,7 +37,7 @@ assert arena.close() == 0
     assert [call["pointer"] for call in machine.calls("cuMemFree_v2")] == advised[::-1]
 
 
-def test_arena_blocks_in_use_stay_readable_and_are_freed_after_the_last_tensor(machine: Machine) -> None:
+def test_blocks_in_use_stay_readable_and_are_freed_after_the_last_tensor(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + """
@@ -53,13 +53,13 @@ del view
     assert names[-2:] == ["cuMemGetInfo_v2", "cuMemFree_v2"], names
 
 
-def test_arena_closes_when_the_driver_is_already_gone(machine: Machine) -> None:
+def test_closes_when_the_driver_is_already_gone(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER + "arena.hold(torch.ones(4)); assert arena.close() == 0", fail="cuMemFree_v2", fail_code=4
     )
 
 
-def test_arena_managed_memory_rejected_is_a_full_arena(machine: Machine) -> None:
+def test_managed_memory_rejected_is_a_full_arena(machine: Machine) -> None:
     machine.run(
         ON_THE_DRIVER
         + """
