@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TREES = (HERE, HERE / "build" / "fork")
-TREE = next((tree for tree in TREES if (tree / "simpletuner" / "train.py").is_file()), None)
+
+
+def current_build() -> Path:
+    """build/fork, resolved: a rebase changes no process that runs. A requeued Slurm job gets the build it started on."""
+    build, job = HERE / "build" / "fork", os.environ.get("SLURM_JOB_ID", "")
+    if not job.isdigit() or not build.is_symlink():
+        return build.resolve()
+    link = HERE / "build" / "forks" / ".jobs" / job
+    link.parent.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        link.symlink_to(build.resolve())
+    return link.resolve()
+
+
+TREE = next((tree for tree in (HERE, current_build()) if (tree / "simpletuner" / "train.py").is_file()), None)
 
 if TREE is None:
     sys.exit(

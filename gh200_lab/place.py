@@ -64,7 +64,7 @@ def find_place() -> Place:
     fork = _tree("GH200_FORK", ROOT, ROOT / "build" / "fork")
     if fork is None:
         raise FileNotFoundError("there is no fork to test", BUILD)
-    home = fork.parent.parent if fork.parent.name == "build" else fork
+    home = next((up.parent for up in fork.parents[:2] if up.name == "build"), fork)
     pristine = _tree("GH200_PRISTINE", ROOT / "build" / "pristine", home / "build" / "pristine")
     return Place(fork, pristine, home / "build" / "validation")
 

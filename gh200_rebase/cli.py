@@ -75,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     apply.add_argument("--accept-drift", action="store_true", help="go on although surroundings changed; not recorded")
     apply.add_argument("--rollback", action="store_true", help="return the tree to what it was before the last run")
     apply.add_argument("--yes", action="store_true", help="do not ask before a rollback")
-    apply.add_argument("--resume", action="store_true", help="finish a run that was interrupted")
+    apply.add_argument(
+        "--resume", action="store_true", help="of older releases; a run that was interrupted is simply run again"
+    )
     check = add("check", "dry run of everything; all failures listed", upstream=True)
     check.add_argument("--accept-drift", action="store_true", help="exit 0 although surroundings changed")
     add(
@@ -160,13 +162,13 @@ def _terminated(number: int, frame: object) -> NoReturn:
 
 def _left(project: Project, options: argparse.Namespace) -> str:
     if options.command == "apply":
-        return flow.left_behind(options.into or project.build / "fork")
+        return flow.left_behind(options.into or project.fork)
     return "nothing is half written; what was found so far is kept, and the same command goes on from there"
 
 
 def _system_error(error: OSError) -> int:
     fixes = {
-        errno.ENOSPC: "free some space; the tree is as before, or run again with --resume",
+        errno.ENOSPC: "free some space and run the same command again; the tree is as before",
         errno.EACCES: "make the path writable, or choose another directory with --into",
         errno.EROFS: "the file system is read-only: choose another directory with --into",
     }

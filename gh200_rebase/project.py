@@ -47,11 +47,16 @@ class Project:
         return self.root / "build"
 
     @property
+    def fork(self) -> Path:
+        """The link to the current build of the fork."""
+        return self.build / "fork"
+
+    @property
     def cache(self) -> Path:
-        """Downloaded upstreams; a fork in X/build/fork shares those of X."""
-        outer = self.root.parent.parent
-        owned = self.root.parent.name == "build" and (outer / "gh200_rebase").is_dir()
-        return (outer / "build" if owned else self.build) / "upstream"
+        """Downloaded upstreams; a fork in X/build/forks shares those of X."""
+        builds = self.root.parent
+        owned = builds.parts[-2:] == ("build", "forks") and (builds.parent.parent / "gh200_rebase").is_dir()
+        return (builds.parent if owned else self.build) / "upstream"
 
     @cached_property
     def payloads(self) -> dict[int, Payload]:

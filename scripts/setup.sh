@@ -122,7 +122,8 @@ site_packages() { "$environment/bin/python" -I -c 'import sysconfig; print(sysco
 write_paths() {
     local site=$1 fork=$home/build/fork
     [[ ! -f $home/simpletuner/__init__.py ]] || fork=$home
-    printf '%s\n' "$fork" >"$site/gh200-fork.pth"
+    # Resolved when a process starts: a rebase switches the link, and what runs goes on with the build it began with.
+    printf 'import os, sys; sys.path.append(os.path.realpath("%s"))\n' "$fork" >"$site/gh200-fork.pth"
     write_commands "$site"
     if [[ $torch == kept && $owner != "$environment/bin/python" ]]; then
         # An owner that is itself a virtual environment is not covered by --system-site-packages.

@@ -15,18 +15,20 @@ from ..errors import EXIT_ANCHOR, EXIT_CLEAN
 from ..pages import report
 from ..project import Project
 from ..upstream import registry
-from ..workspace.preflight import preflight
+from ..workspace import builds
 from .common import Result, assess_into, fetched
 
 
 def apply(project: Project, options: Namespace, result: Result) -> int:
     """Build or update the fork."""
-    into = options.into or project.build / "fork"
+    into = options.into or project.fork
     if options.rollback or options.resume:
         return flow.recover(into, options, result)
     if not options.dry_run:
         # Before anything that takes time: a tree that cannot be written is rejected at once.
-        preflight(into)
+        builds.require_ready(into)
+        if into == project.fork:
+            builds.require_unchanged(into)
     upstream = fetched(project, options.upstream)
     if options.skip_tests and not options.dry_run and flow.already_built(project, upstream, into):
         flow.say_already_built(upstream, into)
@@ -44,14 +46,14 @@ def apply(project: Project, options: Namespace, result: Result) -> int:
 
 def status(project: Project, options: Namespace, result: Result) -> int:
     """Print the state of the fork and of the lock."""
-    result.update(flow.state(project, options.into or project.build / "fork"))
+    result.update(flow.state(project, options.into or project.fork))
     print("\n".join(f"{name:<18}{value}" for name, value in result.items() if name not in ("command", "exit_code")))
     return EXIT_CLEAN
 
 
 def wheel(project: Project, options: Namespace, result: Result) -> int:
     """Build the wheel of the fork."""
-    fork = (options.fork or project.build / "fork").resolve()
+    fork = (options.fork or project.fork).resolve()
     built = wheel_build.build_wheel(project, fork, (options.into or project.build / "dist").resolve())
     result["wheel"] = str(built)
     print(built)
@@ -72,7 +74,7 @@ def verify(project: Project, options: Namespace, result: Result) -> int:
     project.build.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".verify-", dir=project.build) as scratch:
         fork = Path(scratch) / "fork"
-        tip = flow.make(project, upstream, assessment, fork).tip
+        tip = flow.make(project, upstream, assessment, fork)
         if claim.is_wheel:
             expected = wheel_build.build_wheel(project, fork, Path(scratch) / "dist")
             differences = verify_made.wheel_differences(claim.path, expected)

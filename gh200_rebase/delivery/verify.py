@@ -15,7 +15,7 @@ from ..errors import Rejected
 from ..patches.lockfile import Lock
 from ..system.gitrepo import checked_out, git, last_with_trailer, text, trailer
 from ..upstream import pristine
-from ..workspace.journal import RUN_FILES
+from ..workspace.run_files import RUN_FILES
 
 _LOCAL = re.compile(r"simpletuner-(?P<version>[^-+]+)\+gh200\.(?P<revision>\d+)-py3-none-any\.whl")
 SHOWN = 20

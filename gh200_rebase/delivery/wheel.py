@@ -20,7 +20,7 @@ from ..errors import Rejected
 from ..project import Project
 from ..system.durable import write_atomic
 from ..system.gitrepo import git, text
-from ..workspace.switch import EXACT
+from ..workspace.builds import EXACT
 
 _MACHINE = frozenset({"ROCM_PATH", "HIP_PATH", "ROCM_HOME", "LANG", "LANGUAGE"})
 _OLDEST = 315_619_200

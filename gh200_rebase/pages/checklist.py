@@ -8,7 +8,7 @@ from datetime import datetime
 from ..delivery.validate import Outcome
 from ..lock.assess import Assessment
 from ..patches.lockfile import Lock
-from ..workspace.switch import Built
+from ..workspace.builds import Built
 
 # (section, what a person confirms)
 HUMAN = {
@@ -64,7 +64,7 @@ def _filled(facts: Facts) -> list[str]:
             f"{sum(item.ok for item in names)} of {len(names)} upstream interfaces as expected",
         ),
         (not assessment.to_review, f"{len(assessment.to_review)} places drifted and need review"),
-        (True, f"{len(built.commits)} commits on {built.pristine[:12]}, tip {built.tip[:12]}"),
+        (True, f"{len(built.history.commits)} commits on {built.history.pristine[:12]}, tip {built.history.tip[:12]}"),
         (bool(built.backup) or built.already, f"backup branch {built.backup or '(tree was already there)'}"),
         *((outcome.ok, _outcome_lines(outcome)) for outcome in facts.outcomes),
     ]

@@ -35,6 +35,7 @@ _SETTINGS = {
     "core.fsmonitor": "false",
     "core.quotePath": "false",
     "commit.gpgSign": "false",
+    "submodule.recurse": "false",
     # The mirrors in the cache are bare, and ours.
     "safe.bareRepository": "all",
     "i18n.commitEncoding": "UTF-8",
@@ -145,7 +146,7 @@ def checked_out(repo: Path) -> str | None:
 
 def changes(repo: Path) -> list[str]:
     """Lines of `git status`: tracked changes, and files that are neither tracked nor ignored nor a user's configs."""
-    out = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=dirty")
+    out = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=none")
     lines = [os.fsdecode(line) for line in out.split(b"\0") if line]
     return [line for line in lines if not line.startswith(f"?? {USERS}")]
 

@@ -20,12 +20,12 @@ gh200_user_home() {
     printf '%s\n' "$directory"
 }
 
-# The checkout that owns the environments: a fork tree in X/build/fork uses those of X.
+# The checkout that owns the environments: a fork tree in X/build/forks uses those of X.
 gh200_home() {
     local root
     root=$(gh200_root)
-    if [[ $root == */build/fork && -x ${root%/build/fork}/scripts/setup.sh ]]; then
-        root=${root%/build/fork}
+    if [[ $root == */build/forks/* && -x ${root%/build/forks/*}/scripts/setup.sh ]]; then
+        root=${root%/build/forks/*}
     fi
     printf '%s\n' "$root"
 }

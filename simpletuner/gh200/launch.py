@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +17,7 @@ def check_beside(script: str) -> None:
     wanted = Path(script).resolve().parent
     imported = Path(simpletuner.__file__ or "").resolve().parent
     if imported == wanted:
+        _lock_build(wanted.parent)
         return
     print(
         f"error: {Path(script).name} runs from one simpletuner and has imported another\n"
@@ -23,6 +27,12 @@ def check_beside(script: str) -> None:
         file=sys.stderr,
     )
     raise SystemExit(2)
+
+
+def _lock_build(tree: Path) -> None:
+    """A shared lock that lasts as long as the process: the rebase tool deletes no build that is in use."""
+    with suppress(OSError):  # a wheel, or a checkout that is no build
+        fcntl.flock(os.open(tree / ".git/gh200/in_use", os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def without_torch(switch: str) -> str:

@@ -15,7 +15,7 @@ from gh200_rebase.patches import lockfile
 from gh200_rebase.patches.lockfile import Entry, Lock
 from gh200_rebase.project import Project
 from gh200_rebase.proofs.overrides import overrides
-from gh200_rebase.workspace import journal
+from gh200_rebase.workspace import run_files
 
 PLACE = Entry("1.0", "applied", 0, 1, "c", "a", "n", "s")
 
@@ -95,7 +95,7 @@ def test_manifest_is_in_step_with_the_patches() -> None:
 
 
 def test_empty_checklist_is_the_one_the_tool_fills_in() -> None:
-    assert (ROOT / journal.CHECKLIST).read_text(encoding="utf-8") == checklist.render(None)
+    assert (ROOT / run_files.CHECKLIST).read_text(encoding="utf-8") == checklist.render(None)
 
 
 def test_edit_sites_and_overrides_are_exactly_so_many() -> None:
