@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,10 @@ def test_a_directory_of_integration_tests_is_named_after_a_package(directory: Pa
 def test_a_support_module_is_used(module: Path) -> None:
     files = (path for path in TESTS.rglob("*.py") if path != module)
     assert any(module.stem in path.read_text(encoding="utf-8") for path in files)
+
+
+def test_the_tests_that_the_readme_names_exist() -> None:
+    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?", (TESTS / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 6
+    for file, test in named:
+        assert not test or f"def {test}(" in (TESTS / "e2e" / file).read_text(encoding="utf-8"), (file, test)

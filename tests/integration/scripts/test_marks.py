@@ -52,11 +52,12 @@ def test_a_unit_test_that_starts_a_process_or_opens_a_socket_fails(tmp_path: Pat
         "import socket; socket.socket()": "socket.__new__",
         "import multiprocessing as m; m.get_context('spawn').Process(target=print).start()": "subprocess.Popen",
     }
-    text = "import pytest\ndef test_file(): open('/dev/null').close()\n"
+    (tmp_path / "library.py").write_text("import socket; socket.socket().close()\n")
+    text = "import pytest\ndef test_file(): open('/dev/null').close()\ndef test_import(): import library\n"
     for number, line in enumerate(offences):
         text += f"def test_{number}(): {line}\n@pytest.fixture\ndef do_{number}(): {line}\n"
         text += f"def test_setup_{number}(do_{number}): pass\n"
     done = pytest_on(tmp_path, text, "-p", "in_process")
     count = len(offences)
-    assert f"{count} failed, 1 passed, {count} errors" in done.stdout, done.stdout + done.stderr
+    assert f"{count} failed, 2 passed, {count} errors" in done.stdout, done.stdout + done.stderr
     assert {event for event in offences.values() if done.stdout.count(event) < 2} == set()
