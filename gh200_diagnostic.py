@@ -14,6 +14,7 @@ PACKAGE = HERE / "simpletuner"
 
 
 def main() -> int:
+    """Start the diagnostic of the package beside this file."""
     if not (PACKAGE / "gh200" / "cli" / "doctor.py").is_file():
         print(
             f"error: there is no simpletuner/gh200 beside {Path(__file__).name}\n"

@@ -138,6 +138,7 @@ class Scene:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
+    """Without the log lines of SimpleTuner."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         yield
 
@@ -182,6 +183,7 @@ def queues_that_keep() -> Iterator[None]:
 def make_images(
     directory: Path, sizes: Sequence[tuple[int, int]], kinds: Sequence[str] = ("png", "jpg", "webp")
 ) -> list[Path]:
+    """Write images of many sizes."""
     directory.mkdir(parents=True, exist_ok=True)
     made = []
     for number, size in enumerate(sizes):

@@ -23,12 +23,14 @@ class ImportsAtTheTop(Contract):
     allowed = fields.ListField(subfield=fields.StringField())
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        """import-linter's entry point."""
         # import-linter puts the lists of the configuration in the place of these fields.
         packages, allowed = cast(list[str], self.packages), set(cast(list[str], self.allowed))
         hidden = [line for package in packages for line in _hidden(package, allowed)]
         return ContractCheck(kept=not hidden, metadata={"hidden": hidden})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
+        """import-linter's entry point."""
         for line in check.metadata["hidden"]:
             output.print_error(line, bold=False)
 

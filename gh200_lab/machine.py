@@ -32,6 +32,7 @@ def gpus() -> tuple[str, ...]:
 
 
 def nvidia_smi(*arguments: str) -> subprocess.CompletedProcess[str] | None:
+    """Run nvidia-smi; None where there is none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None

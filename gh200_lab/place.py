@@ -27,6 +27,8 @@ FOREIGN = (
 
 @dataclass(frozen=True)
 class Place:
+    """The trees of a checkout."""
+
     fork: Path
     pristine: Path | None
     work: Path

@@ -28,11 +28,14 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Finished:
+    """A command that has ended."""
+
     code: int
     text: str
     seconds: float
 
     def complaint(self) -> str:
+        """Its most telling line."""
         return complaint(self.text)
 
 
@@ -65,8 +68,8 @@ def run(
             let_through()
             while process.poll() is None:
                 if time.monotonic() - started > limit:
-                    told = complaint(_printed(log, begun))
-                    raise Failed(f"{Path(command[0]).name} did not end within {limit:.0f} s; last: {told}")
+                    last = complaint(_printed(log, begun))
+                    raise Failed(f"{Path(command[0]).name} did not end within {limit:.0f} s; last: {last}")
                 watch(process.pid)
                 time.sleep(pause)
         finally:

@@ -37,6 +37,8 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Outcome:
+    """How a scenario ended."""
+
     name: str
     level: str
     verdict: str

@@ -41,6 +41,7 @@ class Log:
         self._start = self._seen = path.stat().st_size if path.is_file() else 0
 
     def text(self) -> str:
+        """All lines since the start."""
         return self._read(self._start)
 
     def tail(self) -> str:
@@ -88,7 +89,7 @@ class Stage:
         self._copy()
         text = self._said if kind is None else "interrupted" if kind is KeyboardInterrupt else "failed"
         seconds = time.monotonic() - self._began
-        line = " ".join(part for part in (text, f"({spoken(seconds)})" if seconds >= 1 else "") if part) or "done"
+        line = " ".join(part for part in (text, f"({duration(seconds)})" if seconds >= 1 else "") if part) or "done"
         if self._live or self.verbose:
             line = f"{self.title:<{TITLE}} {line}"
         self._write(("\r\x1b[K" if self._live else "") + line + "\n")
@@ -101,12 +102,13 @@ class Stage:
         seconds = time.monotonic() - self._began
         bar = "" if fraction is None else f"{drawn(fraction)} "
         line = f"{self.title:<{TITLE}} {bar}{text or 'at work'}"
-        end, columns = f" {spoken(seconds)}", self._columns()
+        end, columns = f" {duration(seconds)}", self._columns()
         # A letter may be two columns wide, or none: what is not plain would break the line.
         fitting = line.encode("ascii", "replace").decode()[: max(0, columns - len(end) - 1)] + end
         self._write("\r\x1b[K" + fitting[: columns - 1])
 
     def done(self, text: str) -> None:
+        """Set the text of the finished line."""
         self._said = text
 
     def _copy(self) -> None:
@@ -124,11 +126,13 @@ class Stage:
 
 
 def drawn(fraction: float) -> str:
+    """A bar."""
     full = round(max(0.0, min(1.0, fraction)) * BAR)
     return f"[{'#' * full}{'.' * (BAR - full)}] {fraction:4.0%}"
 
 
-def spoken(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as text."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02} min"
@@ -206,6 +210,7 @@ def _lines_with(pattern: str, text: str) -> int:
 
 
 def main() -> int:
+    """Run a command as a stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("title")
     parser.add_argument("--log", type=Path, required=True, help="the file the command's output is added to")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Times a training run and keeps the figures, or compares with earlier ones; --help explains.
+# Times a training run and stores the measurements, or compares with earlier ones; --help explains.
 set -euo pipefail
 here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source=scripts/lib/bootstrap.sh

@@ -26,8 +26,8 @@ cd "$(gh200_root)"
 tools=$(gh200_home)/.venv/bin
 failed=()
 gate() {
-    local told
-    told=$("$tools/$1" "${@:2}" 2>&1) || { failed+=("$1") && printf '%s\n' "$told"; }
+    local output
+    output=$("$tools/$1" "${@:2}" 2>&1) || { failed+=("$1") && printf '%s\n' "$output"; }
 }
 gate ruff check --quiet .
 gate ruff format --quiet --check .

@@ -34,6 +34,7 @@ class Target:
     python: tuple[int, int]
 
     def environment(self) -> dict[str, str]:
+        """Values of environment markers."""
         short = ".".join(map(str, self.python))
         return {
             "implementation_name": "cpython",
@@ -46,6 +47,7 @@ class Target:
         }
 
     def tags(self) -> frozenset[Tag]:
+        """Wheel tags this machine accepts."""
         platforms = [f"manylinux_2_{minor}_{self.machine}" for minor in range(5, NEWEST_GLIBC)]
         platforms += [f"{old}_{self.machine}" for old in OLD_TAGS] + [f"linux_{self.machine}"]
         interpreter = f"cp{self.python[0]}{self.python[1]}"
@@ -87,6 +89,7 @@ class Choice:
 
 
 def read_pins(lock: str) -> Iterator[Pin]:
+    """The pins of a lock file."""
     for line in re.findall(r"^[a-zA-Z0-9][^\n]*==[^\n]*", lock, re.MULTILINE):
         requirement = Requirement(line.removesuffix("\\").strip())
         version = next(iter(requirement.specifier)).version
@@ -129,12 +132,14 @@ def choose(pin: Pin, files: Iterable[DistributionPackage]) -> Choice:
 
 
 def look_up(pins: Iterable[Pin]) -> list[Choice]:
+    """Choose the wheels of each pin."""
     index = os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL")
     with PyPISimple(*([index] if index else [])) as registry, ThreadPoolExecutor(8) as pool:
         return list(pool.map(lambda pin: choose(pin, registry.get_project_page(pin.name).packages), pins))
 
 
 def render_lock(choices: Iterable[Choice]) -> str:
+    """The lock file."""
     lines = ["# Written by scripts/lock_environment.sh; change the .in file instead."]
     for choice in choices:
         head = f"{choice.pin.name}=={choice.pin.version}{choice.pin.marker()}"
@@ -143,6 +148,7 @@ def render_lock(choices: Iterable[Choice]) -> str:
 
 
 def render_glibc(choices: Iterable[Choice]) -> str:
+    """The page of glibc versions."""
     lines = [
         "# Written by scripts/lock_environment.sh from the tags of the locked wheels.",
         f"# package, machine, oldest glibc one of its wheels runs on (where newer than 2.{COMMON_GLIBC})",
@@ -169,6 +175,7 @@ def check_sources(choices: Iterable[Choice], allowed: set[str]) -> None:
 
 
 def main() -> None:
+    """Write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lock", type=Path, help="the file uv wrote; rewritten in place")
     parser.add_argument("--glibc", type=Path, help="where to write the table of glibc needs")

@@ -10,13 +10,13 @@ source "$here/lib/checks.sh"
 source "$here/lib/stages.sh"
 root=$(gh200_root)
 
-spoken() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
+minutes() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
 
 # duration: of this script by the clock, and the CPU time of every process it waited for.
 duration() {
     local fields
     read -ra fields <"/proc/$$/stat"
-    echo "took $(spoken "$SECONDS"); CPU time $(spoken $(((fields[15] + fields[16]) / $(getconf CLK_TCK))))"
+    echo "took $(minutes "$SECONDS"); CPU time $(minutes $(((fields[15] + fields[16]) / $(getconf CLK_TCK))))"
 }
 
 usage() {

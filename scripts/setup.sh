@@ -85,7 +85,7 @@ look_ahead() {
     gh200_say "$answer"
     [[ $answer != *"Permission denied"* ]] || gh200_die "uv cannot use its cache" "see its message above" \
         "make $("$uv" cache dir) yours, or name another with UV_CACHE_DIR"
-    gh200_die "uv cannot install the lock" "see its message above" "scripts/lock_environment.sh --check tells if the lock is sound"
+    gh200_die "uv cannot install the lock" "see its message above" "scripts/lock_environment.sh --check shows whether the lock is valid"
 }
 
 device() { df -P "$1" | awk 'NR == 2 {print $1}'; }

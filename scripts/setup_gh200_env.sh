@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The environment of a GH200 run. Source it, from bash or zsh; --help tells more.
+# The environment of a GH200 run. Source it, from bash or zsh; see --help.
 
 # The caller's shell runs only this first part: no option is touched, and all thinking is done by a bash of its own,
 # which answers with lines to evaluate. -p keeps the caller's exported options, functions and BASH_ENV out of that bash.
@@ -112,7 +112,7 @@ find_python() {
     fi
     for name in python python3; do
         found=$(type -P "$name") || continue
-        # Only running it tells: a pyenv shim is executable, and fails for versions that are not selected.
+        # Only running it shows this: a pyenv shim is executable, and fails for versions that are not selected.
         if timeout -k 2 "$limit" "$found" -c '' </dev/null &>/dev/null; then
             printf '%s\n' "$found"
             return

@@ -41,6 +41,7 @@ Load = Callable[[str], Any]
 
 
 def measure(settings: BenchSettings) -> Iterator[Result]:
+    """All results of this benchmark."""
     # Short enough to take more samples than the others in the same time.
     rounds = settings.rounds if settings.quick else settings.rounds * 6
     begin_memory_run(OPTIONS)
@@ -63,6 +64,7 @@ def text_entry() -> dict[str, Any]:
 
 
 def reads(directory: Path, rounds: int, sides: Sequence[int]) -> Iterator[Result]:
+    """Reads of cached entries beside their peers."""
     costs: dict[str, dict[int, list[float]]] = {}
     for side in sides:
         entries = [torch.randn(CHANNELS, side, side).bfloat16() for _ in range(BATCH)]
@@ -92,13 +94,13 @@ def _read_in_turn(files: Path, kind: CacheKind, rounds: int) -> dict[str, list[f
     plain = local_backend()
     tier = tiered_backend(store(), kind, local_class())
     paths = sorted(str(path) for path in files.iterdir())
-    held = {path: plain.torch_load(path) for path in paths}
+    entries = {path: plain.torch_load(path) for path in paths}
     with in_tmpfs(files) as copy:
         ways: dict[str, tuple[Load, list[str], int]] = {
             "upstream local": (plain.torch_load, paths, 1),
             "upstream memory (tmpfs)": (plain.torch_load, [str(copy / Path(path).name) for path in paths], 1),
             "unified": (tier.torch_load, paths, REPEATED),
-            "plain dict (the limit)": (held.__getitem__, paths, REPEATED),
+            "plain dict (the limit)": (entries.__getitem__, paths, REPEATED),
         }
         taken = in_turn({name: partial(_read_all, *way) for name, way in ways.items()}, rounds)
     return {name: [one / len(paths) / ways[name][2] * 1e6 for one in values] for name, values in taken.items()}
@@ -111,6 +113,7 @@ def _read_all(load: Load, paths: list[str], times: int) -> None:
 
 
 def collate_ratio(files: Path, rounds: int) -> Ratio:
+    """Collation from the cache against SimpleTuner's."""
     plain = local_backend()
     tier = tiered_backend(store(), "vae", local_class())
     paths = sorted(str(path) for path in files.iterdir())
@@ -146,7 +149,7 @@ def _tier_of_made(shape: tuple[int, ...]) -> Any:
 
 
 def growth(sizes: Sequence[int], rounds: int) -> Iterator[Result]:
-    """CPU time of a read with ever more entries held. A plain dict grows too: more memory than the processor caches."""
+    """CPU time of a read with ever more cached entries. A plain dict grows too: more memory than the processor caches."""
     stores: dict[tuple[str, int], tuple[Load, list[str]]] = {}
     for size in sizes:
         tier, plain = _tier_of_made(SMALL), {}
@@ -154,7 +157,7 @@ def growth(sizes: Sequence[int], rounds: int) -> Iterator[Result]:
         for key in keys:
             tier.torch_load(key)
             plain[key] = torch.ones(SMALL, dtype=torch.bfloat16)
-        # As many different entries everywhere, so that only how many are held differs.
+        # As many different entries everywhere, so that only the number of cached ones differs.
         chosen = random.Random(0).sample(keys, k=min(1000, size))
         stores["unified", size] = tier.torch_load, chosen
         stores["plain dict (the limit)", size] = partial(_detached, plain), chosen
@@ -169,11 +172,11 @@ def growth(sizes: Sequence[int], rounds: int) -> Iterator[Result]:
     ours, limit = (over(found[most], found[least]) for found in costs.values())
     yield Ratio(f"cost per read with {most} entries, times that with {least}", ours)
     yield Ratio("the same growth, times that of a plain dict of tensors", over(ours, limit), 1.1, at_least=False)
-    yield Series("read of one cached entry of 4 KB", "entries held", costs)
+    yield Series("read of one cached entry of 4 KB", "cached entries", costs)
 
 
-def _detached(held: dict[str, torch.Tensor], key: str) -> torch.Tensor:
-    return held[key].detach()
+def _detached(entries: dict[str, torch.Tensor], key: str) -> torch.Tensor:
+    return entries[key].detach()
 
 
 def memory_of(shape: tuple[int, ...], count: int) -> float:

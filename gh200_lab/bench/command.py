@@ -27,6 +27,7 @@ size, OUTPUT/NAME.png. Targets that were missed are marked; only with --check do
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run benchmarks; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m gh200_lab.bench",
         description=__doc__,
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("benchmark", nargs="?", choices=[*BENCHMARKS, "all"], default="all")
     parser.add_argument("--rounds", type=_count, default=5, help="how often everything is repeated (5)")
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes: shows that it works, the figures mean little"
+        "--quick", action="store_true", help="small sizes: shows that it works, the measurements mean little"
     )
     parser.add_argument("--million", action="store_true", help="start: also at 1,000,000 files, which takes long")
     parser.add_argument("--directory", help="where test files are made (the system's directory for temporary files)")

@@ -27,16 +27,19 @@ class PlainLocal:
         self.id = id
 
     def read(self, path: str) -> bytes:
+        """As a backend does."""
         with open(path, "rb") as file:
             return file.read()
 
     def torch_load(self, path: str) -> Any:
+        """As a backend does."""
         import torch
 
         return torch.load(io.BytesIO(self.read(path)), map_location="cpu", weights_only=True)
 
 
 def local_class() -> type[Any]:
+    """SimpleTuner's local backend class."""
     try:
         from simpletuner.helpers.data_backend.local import LocalDataBackend
     except ImportError:
@@ -47,6 +50,7 @@ def local_class() -> type[Any]:
 
 
 def local_backend() -> Any:
+    """A local backend of SimpleTuner."""
     return local_class()(None, "bench")
 
 
@@ -81,6 +85,7 @@ class TmpfsCopy:
         self.directory = self._directory
 
     def close(self) -> None:
+        """Close its backend."""
         if self._backend is not None:
             self._backend.close()
         if self._directory is not None:
@@ -89,6 +94,7 @@ class TmpfsCopy:
 
 @contextmanager
 def in_tmpfs(source: Path) -> Iterator[Path]:
+    """A copy of a directory in tmpfs, removed at the end."""
     copy = TmpfsCopy(source)
     try:
         yield copy.directory

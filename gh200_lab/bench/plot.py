@@ -9,6 +9,7 @@ from .result import Series, spread
 
 
 def draw(series: Sequence[Series], path: Path) -> None:
+    """Draw the series into one image."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -31,6 +31,7 @@ class _Empty:
 
 
 def measure(settings: BenchSettings) -> Iterator[Result]:
+    """All results of this benchmark."""
     peers = {"an empty method": _Empty(), "the hook with no ramp": TrainerHooks()}
     taken = in_turn({name: partial(_call, trainer) for name, trainer in peers.items()}, settings.rounds * 2)
     costs = {name: tuple(one / CALLS * 1e6 for one in values) for name, values in taken.items()}
@@ -73,17 +74,17 @@ def _trained(tree: Path, directory: Path, pairs: int) -> tuple[list[float], list
         checkpoint_step_interval=10 * pairs,
         gh200_optimizations={"measure_gradient_noise_scale": True},
     )
-    written, launcher, told = write_config(config, directory / "config.json"), Launcher(), directory / "told"
+    written, launcher, output = write_config(config, directory / "config.json"), Launcher(), directory / "windows"
     done = process.run(
         [sys.executable, str(ramp_drive.__file__), str(tree / "simpletuner" / "train.py")],
         cwd=directory,
-        environment=launcher.environment(tree, written, **{ramp_drive.VARIABLE: str(told)}),
+        environment=launcher.environment(tree, written, **{ramp_drive.VARIABLE: str(output)}),
         log=directory / "printed.log",
         limit=3600,
     )
     if done.code:
         raise RuntimeError(f"training ended with exit code {done.code}: {process.complaint(done.text)}")
-    lines = [line.split() for line in told.read_text(encoding="utf-8").splitlines()]
+    lines = [line.split() for line in output.read_text(encoding="utf-8").splitlines()]
     times = {word: [float(taken) for said, taken in lines if said == word] for word in ("on", "off")}
     # The first one has the start in it, and its partner is the second "off".
     return times["on"][1 + WARM_UP :], times["off"][WARM_UP : WARM_UP + len(times["on"]) - 1 - WARM_UP]

@@ -27,6 +27,7 @@ class EverySecondWindow:
         self._on, self._began = True, time.process_time()
 
     def install(self) -> None:
+        """Hook the optimizer step."""
         from simpletuner.gh200.ramp.noise_meter import NoiseMeter
 
         made, found = NoiseMeter.__init__, self
@@ -39,6 +40,7 @@ class EverySecondWindow:
         register_optimizer_step_post_hook(self.after_update)
 
     def after_update(self, *_: Any) -> None:
+        """Write the CPU time of an update."""
         self._file.write(f"{'on' if self._on else 'off'} {time.process_time() - self._began}\n")
         self._on = not self._on
         meter = self._meter
@@ -54,6 +56,7 @@ class EverySecondWindow:
 
 
 def main() -> None:
+    """Train with the recorder installed."""
     EverySecondWindow(Path(os.environ[VARIABLE])).install()
     if not torch.cuda.is_available():
         # As in the tiny run's own driver: upstream pins wherever MPS is absent.

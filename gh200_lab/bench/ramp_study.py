@@ -39,10 +39,13 @@ Points = list[tuple[int, int, float, int]]
 
 @dataclass(frozen=True)
 class Plan:
+    """What to compare, and how long."""
+
     seeds: int
     samples: int
 
     def ramps(self) -> dict[str, GH200GradientRamp]:
+        """The schedules by name."""
         return {
             f"fixed {SMALL}": Ramp(SMALL, SMALL, 0),
             f"fixed {LARGE}": Ramp(LARGE, LARGE, 0),
@@ -71,6 +74,7 @@ class Material:
         self.held_out = self.draw(HELD_OUT, fixed)
 
     def draw(self, count: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        """A random batch."""
         chosen = torch.randint(len(self.latents), (count,), generator=generator)
         noise = torch.randn(count, *self.latents.shape[1:], generator=generator)
         timesteps = torch.randint(1000, (count,), generator=generator)
@@ -93,8 +97,8 @@ def _image(path: Path) -> torch.Tensor:
 
 def _loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     conditions = {"text_embeds": batch["pooled"], "time_ids": torch.full((len(batch["noise"]), 6), 64.0)}
-    told = model(batch["latents"], batch["timesteps"], batch["words"], added_cond_kwargs=conditions).sample
-    return torch.nn.functional.mse_loss(told, batch["noise"])
+    predicted = model(batch["latents"], batch["timesteps"], batch["words"], added_cond_kwargs=conditions).sample
+    return torch.nn.functional.mse_loss(predicted, batch["noise"])
 
 
 def train(material: Material, ramp: GH200GradientRamp, seed: int, samples: int) -> Points:
@@ -137,6 +141,7 @@ def _held_out(model: Any, material: Material) -> float:
 
 
 def study(plan: Plan) -> Iterator[tuple[str, list[Points]]]:
+    """Train once per schedule and seed."""
     material = Material()
     for name, ramp in plan.ramps().items():
         runs = []
@@ -151,16 +156,17 @@ def study(plan: Plan) -> Iterator[tuple[str, list[Points]]]:
 
 
 def draw(found: dict[str, list[Points]], image: Path) -> None:
+    """Plot loss and batch size."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     panels = figure.subplots(1, 3)
     for name, runs in found.items():
-        moments = list(zip(*runs, strict=True))
-        samples = [moment[0][0] for moment in moments]
-        steps = [statistics.median(point[1] for point in moment) for moment in moments]
+        points = list(zip(*runs, strict=True))
+        samples = [at_once[0][0] for at_once in points]
+        steps = [statistics.median(point[1] for point in at_once) for at_once in points]
         for axes, across, value in ((panels[0], samples, 2), (panels[1], steps, 2), (panels[2], samples, 3)):
-            _line(axes, across, [[float(point[value]) for point in moment] for moment in moments], name)
+            _line(axes, across, [[float(point[value]) for point in at_once] for at_once in points], name)
     panels[0].set(xlabel="samples", ylabel="held-out loss", yscale="log")
     panels[1].set(xlabel="optimizer steps", ylabel="held-out loss", yscale="log")
     panels[2].set(xlabel="samples", ylabel="effective batch size", yscale="log")
@@ -176,6 +182,7 @@ def _line(axes: Any, across: Sequence[float], values: Sequence[Sequence[float]],
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the study; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m gh200_lab.bench.ramp_study", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="runs of each kind (10)")
     parser.add_argument("--samples", type=int, default=640, help="samples each run sees (640)")

@@ -13,7 +13,7 @@ Samples = Sequence[float]
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """How much to measure. Quick is for trying the benchmark out, not for figures."""
+    """How much to measure. Quick is for trying the benchmark out, not for measurements."""
 
     rounds: int = 5
     quick: bool = False
@@ -38,20 +38,23 @@ class Ratio:
 
     @property
     def met(self) -> bool:
+        """Whether the target is met."""
         median = spread(self.values)[0]
         return self.target is None or (median >= self.target if self.at_least else median <= self.target)
 
     def lines(self) -> list[str]:
+        """Rows of the table."""
         median, low, high = spread(self.values)
         target = "reported" if self.target is None else f"{'>=' if self.at_least else '<='} {self.target:g}"
         verdict = "" if self.target is None else "met" if self.met else "NOT MET"
         return [f"{self.what:<70} {median:>9.2f}  {f'{low:.2f} .. {high:.2f}':>20}  {target:<9} {verdict}".rstrip()]
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         median, low, high = spread(self.values)
         sign = None if self.target is None else ">=" if self.at_least else "<="
-        figures = {"what": self.what, "median": median, "low": low, "high": high, "rounds": len(self.values)}
-        return figures | {"sign": sign, "target": self.target, "met": self.met}
+        values = {"what": self.what, "median": median, "low": low, "high": high, "rounds": len(self.values)}
+        return values | {"sign": sign, "target": self.target, "met": self.met}
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Series:
     peers: Mapping[str, Mapping[int, Samples]]
 
     def lines(self) -> list[str]:
+        """Rows of the table."""
         sizes = sorted({size for costs in self.peers.values() for size in costs})
         rows = [
             f"{self.what} (median, microseconds); {self.size}:",
@@ -74,6 +78,7 @@ class Series:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
         peers = {
             peer: {
                 size: dict(zip(("median", "low", "high"), spread(values), strict=True))
@@ -88,6 +93,7 @@ Result = Ratio | Series
 
 
 def seconds(action: Callable[..., object], *arguments: Any) -> float:
+    """Seconds that a call takes."""
     began = time.perf_counter()
     result = action(*arguments)
     taken = time.perf_counter() - began

@@ -13,7 +13,7 @@ from typing import Any
 
 from .result import Ratio, Result
 
-# A process that stages a directory, or attaches to the memory of one that has, then tells what it took and holds on.
+# A process that stages a directory, or attaches to the memory of one that has, then prints what it took and waits.
 _RANK = """
 import io, json, os, sys, time
 from contextlib import redirect_stderr
@@ -45,8 +45,8 @@ else:
         assert arena.find(path) in (number, None)  # whoever came before has written to one
     row = arena.row(0)
     arena.forget_file(row.device, row.inode)
-told = {"seconds": seconds, "private": private() - before, "files": arena.files, "handle": arena.handle().as_dict()}
-print(json.dumps(told), flush=True)
+report = {"seconds": seconds, "private": private() - before, "files": arena.files, "handle": arena.handle().as_dict()}
+print(json.dumps(report), flush=True)
 sys.stdin.readline()
 """
 
@@ -54,13 +54,13 @@ sys.stdin.readline()
 class _Rank:
     def __init__(self, root: Path, touch: str, first: _Rank | None = None) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SIMPLETUNER_SKIP_TORCH": "1"}
-        handle = json.dumps(first.told["handle"]) if first else ""
+        handle = json.dumps(first.report["handle"]) if first else ""
         command = [sys.executable, "-c", _RANK, str(root), handle, touch]
         self.process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self.process.stdout
-        self.told: dict[str, Any] = json.loads(self.process.stdout.readline())
+        self.report: dict[str, Any] = json.loads(self.process.stdout.readline())
 
     def shared_bytes(self) -> int:
         for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():
@@ -103,7 +103,7 @@ def attaching(files: Path, count: int, rounds: int) -> Iterator[Result]:
         for _ in range(rounds):
             with _ranks() as ranks:
                 ranks.append(_Rank(files, "names", owners[0]))
-                seconds.append(ranks[0].told["seconds"])
-                private.append(ranks[0].told["private"] / ranks[0].told["files"])
+                seconds.append(ranks[0].report["seconds"])
+                private.append(ranks[0].report["private"] / ranks[0].report["files"])
     yield Ratio(f"attaching to a stage of {count} files, seconds", tuple(seconds), 1, at_least=False)
     yield Ratio(f"private memory per file and rank, bytes ({count} files)", tuple(private), 150, at_least=False)

@@ -27,6 +27,7 @@ MANY, FEW = 100_000, 1000
 
 
 def measure(settings: BenchSettings) -> Iterator[Result]:
+    """All results of this benchmark."""
     megabytes = 20 if settings.quick else 1000
     with tempfile.TemporaryDirectory(dir=settings.directory) as name:
         directory = Path(name)
@@ -39,12 +40,14 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
 
 
 def staged(files: Path) -> SharedArena:
-    # A bar per round would bury the figures.
+    """The files in RAM, without a progress bar."""
+    # A bar per round would bury the measurements.
     with redirect_stderr(io.StringIO()):
         return stage("bench", files, InMemory())
 
 
 def warm(directory: Path) -> list[Path]:
+    """All files, read once."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     for path in files:
         path.read_bytes()
@@ -79,6 +82,7 @@ def copy_from_ram(source: mmap.mmap, sizes: list[int], workers: int) -> mmap.mma
 
 
 def staging(directory: Path, megabytes: int, rounds: int) -> Iterator[Ratio]:
+    """Staging speed beside its peers."""
     chosen = random.Random(1)
     sizes: list[int] = []
     while sum(sizes) < megabytes * 10**6:
@@ -192,6 +196,7 @@ def _our_reader(files: Path) -> Callable[[str], object]:
 
 
 def cost_per_file(directory: Path, counts: list[int], rounds: int) -> Iterator[Result]:
+    """Seconds per file by number of files."""
     trees = {count: make_files(directory / f"many{count}", [2000] * count) for count in counts}
     costs: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(rounds):

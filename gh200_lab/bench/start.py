@@ -34,6 +34,7 @@ ROUNDS = 3
 
 
 def measure(settings: BenchSettings) -> Iterator[Result]:
+    """All results of this benchmark."""
     os.environ.setdefault("SIMPLETUNER_LOG_LEVEL", "ERROR")
     try:
         import simpletuner.helpers.metadata.backends.discovery  # noqa: F401
@@ -43,7 +44,7 @@ def measure(settings: BenchSettings) -> Iterator[Result]:
     where = settings.directory or tmpfs_directory()
     if settings.million and (free := os.statvfs(where).f_favail) < MOST_FILES:
         raise SystemExit(
-            f"A million images are {MOST_FILES:,} files; {where} has room for {free:,}. Give another --directory, or as "
+            f"A million images are {MOST_FILES:,} files; {where} has space for {free:,}. Give another --directory, or as "
             f"root: mount -o remount,nr_inodes=2000000 {where}"
         )
     logging.disable(logging.ERROR)

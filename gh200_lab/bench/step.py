@@ -19,6 +19,7 @@ WARM_UP = 0.25  # of the steps: the first ones fill caches
 
 
 def measure(settings: BenchSettings) -> Iterator[Result]:
+    """All results of this benchmark."""
     try:
         place = find_place()
     except FileNotFoundError as missing:

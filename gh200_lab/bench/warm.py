@@ -34,6 +34,7 @@ PAGE = 4096
 
 
 def measure(settings: BenchSettings) -> Iterator[Result]:
+    """All results of this benchmark."""
     rounds = settings.rounds if settings.quick else settings.rounds * 3
     begin_memory_run(OPTIONS)
     gc.disable()
@@ -84,7 +85,7 @@ def _first_reads(
     taken = in_turn(
         {
             "upstream": partial(_upstream, backend, paths),
-            "room": partial(_forget, paths, store),
+            "emptied": partial(_forget, paths, store),
             "ahead": partial(_ahead, backend, paths, store),
             "readv": partial(_readv, memoryview(buffer), paths, 1),
             "two": partial(_readv, memoryview(buffer), paths, THREADS),
@@ -93,7 +94,7 @@ def _first_reads(
         rounds,
     )
     store.close()
-    del taken["room"]
+    del taken["emptied"]
     for name, values in taken.items():
         print(f"  {what}, {name}: {statistics.median(values) / len(paths) * 1e6:.0f} us each")
     speed, share = targets

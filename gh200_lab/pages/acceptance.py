@@ -47,10 +47,12 @@ claim is **shown**, **refuted** or **not tested**, with the reason.
 
 
 def page() -> str:
+    """The part of DIAGNOSTIC.md about acceptance."""
     return PAGE + "".join(f"| `{claim.id}` | {claim.part} | {claim.text} |\n" for claim in CLAIMS)
 
 
 def schema() -> dict[str, Any]:
+    """The JSON schema of its report."""
     found: dict[str, Any] = {}
     define_facts(Facts, found)
     for kind in (Claim, Answer, Trained):

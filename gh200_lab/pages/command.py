@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def main(about: str | None, documents: Mapping[str, str], command: str, arguments: list[str] | None) -> int:
-    """`documents` are contents by file name; `command` is what an operator is told to run."""
+    """`documents` are contents by file name; `command` is the command shown to the operator."""
     parser = argparse.ArgumentParser(description=about)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true", help="write the files")

@@ -44,7 +44,7 @@ when nothing failed, 1 when a check did, 2 when the command line, the output fil
 
 - **pass** it is as it should be. **warn** a run works, slower or with less than it could. **fail** a run would stop, or
   would not do what was asked. **skip** it does not matter here, or something it needs is absent; the line says which.
-- Without a GPU the page ends with `no CUDA device` and exit code 1; all that can be told without one is still there.
+- Without a GPU the page ends with `no CUDA device` and exit code 1; everything that needs none is still there.
 - With the system's `python3` everything that needs torch, `nvidia-ml-py` or `cuda-bindings` is skipped. Run it with the
   interpreter that trains to have it judged.
 - GB are 10^9 bytes. On a GH200 in NUMA mode the kernel counts the GPU's memory as its own; it is taken out of what is
@@ -63,7 +63,7 @@ Ctrl-C.
 
 A pass proves that managed memory beyond HBM can be written by the GPU and read by the host. It proves nothing about
 speed, nor that torch trains in it: that is what the acceptance run tries. Where a page lies at this moment no driver
-call tells; "last moved to" is what the driver remembers of the prefetches.
+call reports; "last moved to" is what the driver recorded of the prefetches.
 
 ## Which torch it is
 
@@ -81,7 +81,7 @@ judged, against what others published for GH200 (297 to 375 GB/s; peak 450); non
 
 `--config` reads the config as a run would, walks the datasets' directories, and compares what staging would take with the
 dataset's `memory_limit_gb`, free memory and the cgroup. With compression the size is estimated from samples.
-Latents are a rough guess from the number of images and the resolution; text embeddings cannot be told in advance. The
+Latents are a rough guess from the number of images and the resolution; the size of text embeddings is unknown in advance. The
 ramp is worked out for one process per usable GPU. A missing or malformed file ends with exit code 2 before anything
 else.
 
@@ -90,6 +90,7 @@ else.
 
 
 def schema() -> dict[str, Any]:
+    """The JSON schema of the report."""
     found: dict[str, Any] = {}
     define_facts(Facts, found)
     define(Finding, found)
@@ -107,17 +108,20 @@ def schema() -> dict[str, Any]:
 
 
 def page() -> str:
+    """DIAGNOSTIC.md."""
     cells = [(f"`{check.id}`", check.question, check.worst, check.fix.replace("|", "\\|")) for check in CHECKS]
     rows = [f"| {' | '.join(row)} |\n" for row in cells]
     return f"{INTRODUCTION}\n| check | question | worst | fix |\n| --- | --- | --- | --- |\n{''.join(rows)}{acceptance.page()}"
 
 
 def documents() -> dict[str, str]:
+    """Contents by file name."""
     schemas = {SCHEMA_FILE: schema(), acceptance.SCHEMA_FILE: acceptance.schema()}
     return {name: json.dumps(made, indent=1) + "\n" for name, made in schemas.items()} | {PAGE_FILE: page()}
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Write or check the documents."""
     return generated_docs.main(__doc__, documents(), COMMAND, arguments)
 
 

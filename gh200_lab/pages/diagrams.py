@@ -42,6 +42,7 @@ def layers() -> list[list[str]]:
 
 
 def packages() -> str:
+    """The diagram of the packages."""
     stack = layers()
     made = Drawing(
         760,
@@ -74,6 +75,7 @@ def patterns(page: str) -> list[tuple[str, set[str], bool]]:
 
 
 def places() -> str:
+    """The diagram of where tensors are."""
     found = patterns((DOCS / "UNIFIED_MEMORY.md").read_text(encoding="utf-8"))
     panel = 150
     made = Drawing(
@@ -111,6 +113,7 @@ def _entries(made: Drawing, x: float, y: float, name: str, note: str) -> None:
 
 
 def draw(ramp: GH200GradientRamp, image: Path) -> None:
+    """Plot a ramp."""
     last = ramp.segments[-1].window + max(3, ramp.segments[-1].window // 8)
     steps = range(last + 1)
     samples = [ramp.micro_batches_for(step) * ramp.samples_per_micro_batch for step in steps]
@@ -162,6 +165,7 @@ def stale(directory: Path) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Write or check the diagrams."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true", help="write the files")

@@ -22,23 +22,29 @@ TIP = (
 
 @dataclass
 class Drawing:
+    """Shapes of one SVG."""
+
     width: int
     height: int
     title: str
     parts: list[str] = field(default_factory=list)
 
     def box(self, x: float, y: float, width: float, height: float, kind: str = "box") -> None:
+        """Add a box."""
         self.parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6"/>')
 
     def words(self, x: float, y: float, text: str, kind: str = "note") -> None:
+        """Add text."""
         self.parts.append(f'<text class="{kind}" x="{x:g}" y="{y:g}">{escape(text)}</text>')
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float, text: str = "") -> None:
+        """Add an arrow."""
         self.parts.append(f'<path class="flow" d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>')
         if text:
             self.words((x + to_x) / 2, (y + to_y) / 2 - 6, text, "word")
 
     def svg(self) -> str:
+        """The whole file."""
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
             f'height="{self.height}" role="img"><title>{escape(self.title)}</title><style>{STYLE}</style>{TIP}'

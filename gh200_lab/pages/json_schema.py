@@ -30,6 +30,7 @@ def schema_of(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def define(kind: type, found: dict[str, Any]) -> None:
+    """Add the definition of a dataclass and of all it refers to."""
     if kind.__name__ in found:
         return
     hints, definition = get_type_hints(kind), found.setdefault(kind.__name__, {})
@@ -53,6 +54,7 @@ def define_facts(facts: type, found: dict[str, Any]) -> None:
 
 
 def report_schema(title: str, properties: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """A schema with these properties and definitions."""
     return {
         "$schema": DRAFT,
         "title": title,

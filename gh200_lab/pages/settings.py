@@ -84,6 +84,7 @@ def _rows(model: type[BaseModel]) -> Iterator[str]:
 
 
 def page() -> str:
+    """SETTINGS.md."""
     parts = [INTRODUCTION]
     for title, model in SECTIONS.items():
         parts.append(f"\n## {title}\n\n{model.__doc__}\n\n" + "\n".join(_rows(model)) + "\n")
@@ -97,10 +98,12 @@ def page() -> str:
 
 
 def documents() -> dict[str, str]:
+    """Contents by file name."""
     return {SCHEMA_FILE: json.dumps(schema(), indent=2) + "\n", PAGE_FILE: page()}
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Write or check the documents."""
     return generated_docs.main(__doc__, documents(), COMMAND, arguments)
 
 

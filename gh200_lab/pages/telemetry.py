@@ -26,7 +26,7 @@ seconds (10), at its start, at its first and last optimizer step, and at its end
 
 Each rank appends to `OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, a JSON object per line, some 20 MB a day at 10 seconds.
 
-- A resumed run appends to the same file; `run` tells the runs apart. Two at once in one directory are rejected; where that cannot
+- A resumed run appends to the same file; `run` distinguishes the runs. Two at once in one directory are rejected; where that cannot
   be seen, on a file system without locks, their records are kept apart and readers say so.
 - A run that is killed leaves no record of the kind `end`, and perhaps half a line: the next one begins a new line, and
   readers count the half as a broken one.
@@ -122,6 +122,7 @@ def _table(part: type[MetricsPart]) -> str:
 
 
 def page() -> str:
+    """TELEMETRY.md."""
     made = [INTRODUCTION, FIELDS]
     for part in dict.fromkeys(_parts(Record)):
         made.append(f"\n### {part.__name__}\n\n{part.__doc__}\n\n{_table(part)}\n")
@@ -129,6 +130,7 @@ def page() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Write or check the documents."""
     return generated_docs.main(__doc__, {PAGE_FILE: page()}, COMMAND, arguments)
 
 

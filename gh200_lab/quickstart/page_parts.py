@@ -33,10 +33,12 @@ pre { background: var(--soft); border-radius: .4rem; padding: .7rem; white-space
 
 
 def text(value: object) -> str:
+    """Escaped for HTML."""
     return html.escape(str(value))
 
 
 def tiles(values: dict[str, str]) -> str:
+    """A row of values."""
     found = (
         f"<div class='tile'><b>{text(value)}</b><span class='quiet'>{text(name)}</span></div>"
         for name, value in values.items()
@@ -50,6 +52,7 @@ def rows(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def image(path: Path, caption: str) -> str:
+    """An image inside the page."""
     data = base64.b64encode(path.read_bytes()).decode("ascii")
     return f"<figure><img alt='{text(caption)}' src='data:image/png;base64,{data}'><figcaption>{text(caption)}</figcaption></figure>"
 
@@ -94,7 +97,7 @@ WORDS: dict[str, str | None] = {
 }
 
 
-def spoken(name: str, value: Any) -> tuple[str, str] | None:
+def formatted(name: str, value: Any) -> tuple[str, str] | None:
     """A raw name and value in words; None for what says nothing."""
     words = WORDS.get(name, name.replace("_", " "))
     if words is None or value is None or value == {} or value == "":

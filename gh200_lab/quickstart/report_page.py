@@ -27,6 +27,7 @@ class Report:
 
 
 def write_page(run: Report, path: Path) -> Path:
+    """Write the page of a run."""
     runtime = run.end.get("runtime") or {}
     made = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Quick start: what of the GH200 was used</title>",
@@ -81,26 +82,32 @@ def _images(run: Report) -> str:
         return notes
     before, after = run.images
     shown = parts.image(before, "before training") + parts.image(after, f"after {len(run.steps)} steps")
-    told = "The model is tiny and random, so no shape is to be expected; the prompt and the seed of both are the same."
-    return f"<h2>The same image, before and after</h2><div class='pair'>{shown}</div><p class='quiet'>{told}</p>{notes}"
+    caption = (
+        "The model is tiny and random, so no shape is to be expected; the prompt and the seed of both are the same."
+    )
+    return (
+        f"<h2>The same image, before and after</h2><div class='pair'>{shown}</div><p class='quiet'>{caption}</p>{notes}"
+    )
 
 
 def _features(runtime: Record) -> str:
     on, missing = runtime.get("on", {}), runtime.get("unavailable", {})
     if not on and not missing:
         return "<p>No GH200 feature was asked for: this was upstream's own training, unchanged.</p>"
-    shown = [(f"<span class='on'>on</span> {parts.text(name)}", parts.text(told)) for name, told in on.items()]
+    shown = [(f"<span class='on'>on</span> {parts.text(name)}", parts.text(value)) for name, value in on.items()]
     shown += [
-        (f"<span class='off'>not possible here</span> {parts.text(name)}", parts.text(told))
-        for name, told in missing.items()
+        (f"<span class='off'>not possible here</span> {parts.text(name)}", parts.text(reason))
+        for name, reason in missing.items()
     ]
     return parts.rows(shown)
 
 
 def _ramp(steps: list[Record]) -> str:
     sizes = [step["effective_batch_size"] for step in steps]
-    told = f"{sizes[0]} → {sizes[-1]} samples per update" if sizes[0] != sizes[-1] else f"{sizes[0]} samples per update"
-    return parts.step_chart("batch", [step["step"] for step in steps], sizes, told, "optimizer step")
+    label = (
+        f"{sizes[0]} → {sizes[-1]} samples per update" if sizes[0] != sizes[-1] else f"{sizes[0]} samples per update"
+    )
+    return parts.step_chart("batch", [step["step"] for step in steps], sizes, label, "optimizer step")
 
 
 def _memory(steps: list[Record], runtime: Record) -> str:
@@ -133,9 +140,9 @@ def _measurements(runtime: Record) -> str:
     """What features measured about themselves, in words."""
     made = ""
     for title, values in runtime.get("measured", {}).items():
-        told = [(parts.text(name), parts.text(value)) for name, value in _flat(values)]
+        lines = [(parts.text(name), parts.text(value)) for name, value in _flat(values)]
         note = f"<p class='quiet'>{parts.text(values['note'])}</p>" if values.get("note") else ""
-        made += f"<h2>{parts.text(title)}</h2>{parts.rows(told)}{note}" if told else ""
+        made += f"<h2>{parts.text(title)}</h2>{parts.rows(lines)}{note}" if lines else ""
     return made
 
 
@@ -145,8 +152,8 @@ def _flat(values: Record, above: tuple[str, ...] = ()) -> list[tuple[str, str]]:
         if isinstance(value, dict):
             words = parts.WORDS.get(name, name.replace("_", " "))
             found += _flat(value, (*above, words) if words else above)
-        elif (told := parts.spoken(name, value)) is not None:
-            found.append((": ".join((*above, told[0])), told[1]))
+        elif (shown := parts.formatted(name, value)) is not None:
+            found.append((": ".join((*above, shown[0])), shown[1]))
     return found
 
 

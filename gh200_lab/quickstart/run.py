@@ -32,6 +32,7 @@ PACKAGES = {"PyTorch": "torch", "Accelerate": "accelerate", "diffusers": "diffus
 
 
 def main() -> int:
+    """Train and report; returns the exit code."""
     options = _options()
     process.end_well_when_asked_to()
     try:
@@ -63,7 +64,7 @@ def main() -> int:
 def _fix(usual: str) -> str:
     """A full disk speaks in many tongues, and seldom in its own."""
     full = shutil.disk_usage(ROOT / "build").free < FULL
-    return "the disk that holds build/ is full: make room, and run it again" if full else usual
+    return "the disk that holds build/ is full: free some space and run it again" if full else usual
 
 
 def _options() -> argparse.Namespace:
@@ -108,8 +109,8 @@ def _train(place: Place, options: argparse.Namespace) -> int:
         stage.done(f"failed, exit code {done.code}" if done.code else f"{len(read_log(log)[0])} steps")
     if done.code:
         shown = [] if options.verbose else [f"  {line}" for line in stages.relevant_end(done.text)]
-        told = [*shown, f"error: training ended with exit code {done.code}", f"  where: {_shown(_log())}"]
-        print(*told, f"  fix: {_fix('see its last words above')}", sep="\n", file=sys.stderr)
+        message = [*shown, f"error: training ended with exit code {done.code}", f"  where: {_shown(_log())}"]
+        print(*message, f"  fix: {_fix('see its last lines above')}", sep="\n", file=sys.stderr)
         return done.code
     return _finish(command, done.seconds, log, settings)
 
@@ -128,8 +129,8 @@ def _progress(log: Path, total: int, printed: stages.Log) -> tuple[float | None,
         said = re.findall(r"\[INFO\] (.*)", "\n".join(stages.plain(printed.tail())))
         return None, said[-1] if said else "loading"
     last = steps[-1]
-    told = f"loss {last['loss']:.3f} lr {last['learning_rate']:.2g} batch {last['effective_batch_size']}"
-    return last["step"] / total, f"{last['step']}/{total} {told}"
+    values = f"loss {last['loss']:.3f} lr {last['learning_rate']:.2g} batch {last['effective_batch_size']}"
+    return last["step"] / total, f"{last['step']}/{total} {values}"
 
 
 def _reach_work_from_fork(place: Place) -> None:
@@ -188,8 +189,8 @@ def _shown(path: Path) -> str:
 
 def _machine() -> dict[str, str]:
     device = gpus()[0] if gpus() else f"CPU, {os.cpu_count()} cores"
-    told = {"device": f"{device} ({platform.machine()})", "Python": platform.python_version()}
-    return told | {name: version(package) for name, package in PACKAGES.items()}
+    facts = {"device": f"{device} ({platform.machine()})", "Python": platform.python_version()}
+    return facts | {name: version(package) for name, package in PACKAGES.items()}
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def without_caption(source: Path, resolution: tuple[int, int], target: Path) -> 
 
 
 def side_by_side(before: Path, after: Path, target: Path) -> Path:
+    """One image of both."""
     from PIL import Image
 
     sheet = Image.new("RGB", (2 * ENLARGED + GAP, ENLARGED), "white")

@@ -1,4 +1,4 @@
-"""A random ACE-Step model, every part real and as small as upstream allows, and a directory of captioned sounds for it."""
+"""A random ACE-Step model, every part real and as small as upstream allows, and a directory of captioned audio files for it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 RATE = 48000
-SOUNDS = {"low": 110.0, "middle": 220.0, "high": 440.0, "shrill": 880.0}
+TONES = {"low": 110.0, "middle": 220.0, "high": 440.0, "shrill": 880.0}
 WIDTH = 32
 VOCABULARY = ("<pad>", "</s>", "<unk>")
 
 
-def make_sounds(directory: Path, seconds: float = 1.0) -> Path:
+def make_audio(directory: Path, seconds: float = 1.0) -> Path:
     """One stereo tone per name, with a caption and lyrics beside it."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name, pitch in SOUNDS.items():
-        with wave.open(str(directory / f"{name}.wav"), "wb") as sound:
-            sound.setparams((2, 2, RATE, 0, "NONE", "not compressed"))
-            sound.writeframes(_tone(pitch, int(seconds * RATE)))
+    for name, pitch in TONES.items():
+        with wave.open(str(directory / f"{name}.wav"), "wb") as audio:
+            audio.setparams((2, 2, RATE, 0, "NONE", "not compressed"))
+            audio.writeframes(_tone(pitch, int(seconds * RATE)))
         (directory / f"{name}.txt").write_text(f"a {name} tone", encoding="utf-8")
         (directory / f"{name}.lyrics").write_text(f"{name}, {name}", encoding="utf-8")
     return directory

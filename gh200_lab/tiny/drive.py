@@ -9,7 +9,7 @@ a checkpoint has its model and not yet the rest, `states`, when it lacks those o
 (micro-batch number -> seconds it waits for), `configs` (rank -> a config of its own), `shard_on_cpus` (FSDP also where there is no GPU;
 what each rank holds is noted with its first update), `plain_attention` (torch's mathematical one, to
 compare with a device that has no other), `repeatable` (kernels that add in a fixed order, where torch has them),
-`measure` (also note the seconds of each update and what of the GPU's memory is held), `leave` (so many bytes of the
+`measure` (also note the seconds of each update and how much GPU memory is allocated), `leave` (so many bytes of the
 GPU's memory are left free by plain memory that is taken before anything else). Or `said` and `turn`, two pipes: after each
 update the seconds it took are written to the one, and the next begins when something comes from the other.
 """
@@ -44,11 +44,12 @@ class GpuBallast:
         self._ballast = torch.empty(taken, dtype=torch.uint8, device="cuda") if taken else None
         torch.cuda.reset_peak_memory_stats()
 
-    def told(self) -> dict[str, int]:
-        held = 0 if self._ballast is None else self._ballast.numel()
+    def values(self) -> dict[str, int]:
+        """Bytes in use."""
+        ballast = 0 if self._ballast is None else self._ballast.numel()
         gone = self._free - torch.cuda.mem_get_info()[0]
         return {
-            "torch_bytes": torch.cuda.max_memory_allocated() - held,
+            "torch_bytes": torch.cuda.max_memory_allocated() - ballast,
             "driver_bytes": max(0, gone - torch.cuda.memory_reserved()),
         }
 
@@ -65,6 +66,7 @@ class Watch:
         self._accumulate, self._backward = Accelerator.accumulate, Accelerator.backward
 
     def install(self) -> None:
+        """Patch the Accelerator and hook the optimizer."""
         Accelerator.accumulate = lambda accelerator, *models: self.accumulate(accelerator, *models)
         Accelerator.backward = lambda accelerator, loss, **more: self.backward(accelerator, loss, **more)
         register_optimizer_step_post_hook(self.after_update)
@@ -84,13 +86,14 @@ class Watch:
         collate.extract_filepaths = noted
 
     def accumulate(self, accelerator: Any, *models: Any) -> Any:
+        """Carry out orders, then accumulate."""
         if self.begun == self.orders.get("kill_at"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.begun == 0 and self.orders.get("reads"):
             self._time_reads()
         self._began = self._began or time.perf_counter()
         if self.begun == 0 and self.orders.get("signals"):
-            self._await_moments()
+            self._await_checkpoint_hooks()
         self._send_signals()
         time.sleep(self.orders.get("dawdle", {}).get(str(self.begun), 0))
         self._set_window(accelerator)
@@ -106,7 +109,7 @@ class Watch:
                 number = signal.Signals[order["name"]]
                 threading.Timer(order.get("after", 0), os.kill, (os.getpid(), number)).start()
 
-    def _await_moments(self) -> None:
+    def _await_checkpoint_hooks(self) -> None:
         from accelerate import accelerator as with_saves
 
         from simpletuner.helpers.multiaspect.sampler import MultiAspectSampler
@@ -123,10 +126,12 @@ class Watch:
                 setattr(place, name, _signalled(order, getattr(place, name)))
 
     def backward(self, accelerator: Any, loss: torch.Tensor, **more: Any) -> None:
+        """Record the loss, then backward."""
         self._note(loss=float(loss.item()).hex(), accumulation=accelerator.gradient_accumulation_steps)
         self._backward(accelerator, loss, **more)
 
     def after_update(self, optimizer: Optimizer, *_: Any) -> None:
+        """Record an optimizer step."""
         if self._memory is not None:
             torch.cuda.synchronize()
         took = time.perf_counter() - self._began
@@ -137,9 +142,9 @@ class Watch:
                 digest.update(own.detach().float().cpu().numpy().tobytes())
         more: dict[str, Any] = {"read_seconds": self.read_seconds} if self.orders.get("reads") else {}
         if self._memory is not None:
-            more |= self._memory.told() | {"step_seconds": took}
+            more |= self._memory.values() | {"step_seconds": took}
         if self.orders.get("shard_on_cpus"):
-            more["held"] = held(weight for group in optimizer.param_groups for weight in group["params"])
+            more["held"] = tensor_bytes(weight for group in optimizer.param_groups for weight in group["params"])
         self._note(weights=digest.hexdigest(), **more)
         self._began = 0.0
 
@@ -187,7 +192,7 @@ def _signalled(order: dict[str, Any], work: Any) -> Any:
     return signalled
 
 
-def held(weights: Iterable[torch.Tensor]) -> dict[str, int]:
+def tensor_bytes(weights: Iterable[torch.Tensor]) -> dict[str, int]:
     """How many weights this rank has a shard of, and their bytes: its own, and those of all ranks."""
     shards = [weight for weight in weights if isinstance(weight, DTensor)]
     own = sum(shard.to_local().nbytes for shard in shards)
@@ -211,16 +216,18 @@ def shard_on_cpus() -> None:
 
 
 class Turns:
-    """Tells how long each update took, and waits."""
+    """Reports how long each update took, and waits."""
 
     def __init__(self, said: int, turn: int) -> None:
         self._said, self._turn = said, turn
         self._began = time.perf_counter()
 
     def install(self) -> None:
+        """Patch the Accelerator and hook the optimizer."""
         register_optimizer_step_post_hook(self.after_update)
 
     def after_update(self, *_: Any) -> None:
+        """Record an optimizer step."""
         os.write(self._said, f"{time.perf_counter() - self._began}\n".encode())
         os.read(self._turn, 1)
         self._began = time.perf_counter()
@@ -236,6 +243,7 @@ def _add_in_a_fixed_order() -> None:
 
 
 def main() -> None:
+    """Train with what GH200_TINY_ORDERS asks for."""
     orders: dict[str, Any] = json.loads(os.environ["TINY_DRIVE"])
     if orders.get("repeatable"):
         _add_in_a_fixed_order()

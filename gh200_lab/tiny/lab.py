@@ -34,17 +34,18 @@ class Lab:
         make_images(self.directory / "images", per_aspect)
 
     def config(self, features: str = "on", **changes: Any) -> Record:
+        """A training config of the tiny run."""
         return moved_config(self.directory, features, **changes)
 
     def train(self, name: str, config: Record, **how: Any) -> Run:
         """A cold run that has to end well, because only cold runs can be compared; `how` as in `run`."""
         run = self.run(name, config, cold=True, **how)
         if run.code:
-            told = process.complaint(run.text)
-            raise Failed(f"training ended with exit code {run.code} after {len(run.steps)} steps: {told}")
+            last = process.complaint(run.text)
+            raise Failed(f"training ended with exit code {run.code} after {len(run.steps)} steps: {last}")
         if len(run.steps) != config["max_train_steps"]:
-            told = process.complaint(run.text)
-            raise Failed(f"{config['max_train_steps']} steps were asked for, {len(run.steps)} were trained: {told}")
+            last = process.complaint(run.text)
+            raise Failed(f"{config['max_train_steps']} steps were asked for, {len(run.steps)} were trained: {last}")
         return run
 
     def run(
@@ -82,6 +83,7 @@ class Lab:
         return Run(done.code, done.text, done.seconds, kept, *read_log(self.log), read_lines(kept / trace.name))
 
     def steps_so_far(self) -> int:
+        """Optimizer steps in the log."""
         return len(read_log(self.log)[0])
 
     def _prepare(self, config: Record, cold: bool, resume: str) -> Path:

@@ -30,11 +30,13 @@ class Launcher:
             raise ValueError("the documented command has one rank: its config file says how many there are")
 
     def command(self, tree: Path, config: Path, *arguments: str, watched: bool = False) -> list[str]:
+        """The command line of a training."""
         script = [str(DRIVE)] * watched + [str(tree / "simpletuner" / "train.py")]
         named = ["--config", str(config)] if self.documented else []
         return [*self.prefix, *self._launch(tree), *script, *named, *arguments]
 
     def environment(self, tree: Path, config: Path, **more: str) -> dict[str, str]:
+        """Its environment."""
         named = {} if self.documented else {"CONFIG_BACKEND": "json", "CONFIG_PATH": str(config)}
         # What Accelerate's launcher sets for a CPU.
         cpu = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "bf16"}

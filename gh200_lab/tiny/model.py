@@ -37,6 +37,7 @@ def vocabulary_of_bytes() -> dict[str, int]:
 
 
 def write_tokenizer(directory: Path, vocabulary: dict[str, int]) -> None:
+    """Write the files of a tokenizer."""
     directory.mkdir(parents=True, exist_ok=True)
     files = {
         "vocab.json": json.dumps(vocabulary, ensure_ascii=False),

@@ -29,6 +29,7 @@ class Run:
     trace: list[Record]
 
     def losses(self) -> list[float]:
+        """Loss of each optimizer step."""
         return [step["loss"] for step in self.steps]
 
     def windows(self) -> list[int]:
@@ -45,7 +46,7 @@ class Run:
         return [entry["weights"] for entry in self.trace if "weights" in entry]
 
     def micro_losses(self) -> list[str]:
-        """The loss of each micro-batch to the bit, as watched."""
+        """The exact loss of each micro-batch."""
         return [entry["loss"] for entry in self.trace if "loss" in entry]
 
     def batches(self) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""A training run in a process of its own that takes one optimizer step each time it is told to."""
+"""A training run in a process of its own that takes one optimizer step on each request."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from .launch import Launcher
 
 
 class Trainer:
+    """The process, and its pipe."""
+
     def __init__(self, tree: Path, config: Path) -> None:
         self._printed = config.with_name("printed.log")
         steps, said = os.pipe()

@@ -1,4 +1,4 @@
-"""An audio dataset held in memory: trained by upstream's ACE-Step in the fork, compared with the same one on disk."""
+"""An audio dataset in RAM: trained by upstream's ACE-Step in the fork, compared with the same one on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ..machine import gpus
 from ..place import Place, environment
 from ..scenario import Failed, Skipped
-from ..tiny.audio import SOUNDS, make_sounds
+from ..tiny.audio import TONES, make_audio
 from ..tiny.lab import Lab
 from ..tiny.make import make_audio_model
 from ..tiny.run import Run, cached, differing_losses, weights
@@ -23,22 +23,23 @@ Seen = tuple[Run, dict[str, bytes], dict[str, str]]
 
 
 def audio(place: Place, options: argparse.Namespace) -> str:
+    """Train on audio in RAM and from disk, and compare."""
     with place.directory("audio", options.keep) as directory:
         lab = Lab(directory, place.fork)
         path = _path_with_ffmpeg(directory / "tools", environment(place.fork)["PATH"])
-        make_sounds(directory / "sounds")
+        make_audio(directory / "audio")
         make_audio_model(directory / "model", place.fork)
         seen = {kind: _train(lab, kind, path) for kind in ("local", "in_memory")}
         _check(seen["local"], seen["in_memory"])
         run, caches, _ = seen["in_memory"]
         return (
-            f"{len(SOUNDS)} sounds staged, {len(run.steps)} steps, windows {run.windows()}, losses, weights and "
+            f"{len(TONES)} audio files staged, {len(run.steps)} steps, windows {run.windows()}, losses, weights and "
             f"{len(caches)} cache files equal to those of type local"
         )
 
 
 def _path_with_ffmpeg(tools: Path, path: str) -> str:
-    """A real ffmpeg: upstream loads sounds from files through it."""
+    """A real ffmpeg: SimpleTuner loads audio files through it."""
     tools.mkdir()
     if shutil.which("ffmpeg") is None:
         try:
@@ -46,7 +47,7 @@ def _path_with_ffmpeg(tools: Path, path: str) -> str:
 
             (tools / "ffmpeg").symlink_to(get_ffmpeg_exe())
         except (ImportError, RuntimeError) as problem:
-            raise Skipped(f"upstream loads sounds with ffmpeg, which is not on PATH: {problem}") from None
+            raise Skipped(f"SimpleTuner loads audio with ffmpeg, which is not on PATH: {problem}") from None
     return f"{path}{os.pathsep}{tools}"
 
 
@@ -59,10 +60,10 @@ def _train(lab: Lab, kind: str, path: str) -> Seen:
     for key in IMAGES_ONLY:
         del dataset[key]
     dataset |= {
-        "id": "sounds",
+        "id": "audio",
         "type": kind,
         "dataset_type": "audio",
-        "instance_data_dir": str(lab.directory / "sounds"),
+        "instance_data_dir": str(lab.directory / "audio"),
     }
     if kind == "local":
         del dataset["in_memory"]
@@ -73,15 +74,15 @@ def _train(lab: Lab, kind: str, path: str) -> Seen:
 def _check(local: Seen, in_memory: Seen) -> None:
     run, caches, tensors = in_memory
     problems = []
-    if "sounds" not in str(run.features().get("in-memory datasets", "")):
-        problems.append("the dataset was not held in memory")
+    if "audio" not in str(run.features().get("in-memory datasets", "")):
+        problems.append("the dataset was not staged")
     if run.windows() != WINDOWS:
         problems.append(f"windows {run.windows()} instead of the schedule's {WINDOWS}")
     if differing_losses(run, local[0]):
         problems.append(f"losses {run.losses()}, with type local {local[0].losses()}")
     latents = [name for name in caches if name.startswith(f"vae{os.sep}")]
-    if len(latents) != len(SOUNDS):
-        problems.append(f"{len(latents)} sounds were encoded, there are {len(SOUNDS)}")
+    if len(latents) != len(TONES):
+        problems.append(f"{len(latents)} audio files were encoded, there are {len(TONES)}")
     files: dict[str, bytes | str] = {**caches, **tensors}
     expected: dict[str, bytes | str] = {**local[1], **local[2]}
     # What a GPU computed may differ in its last bits; that it is there may not.

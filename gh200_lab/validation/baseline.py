@@ -1,4 +1,4 @@
-"""Times a training run of the tiny model or of a job in the fork, keeps the figures, and compares them with earlier ones."""
+"""Times a training run of the tiny model or of a job in the fork, stores the measurements, and compares them with earlier ones."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ ABOUT = """\
 Trains the quick start's tiny model by the documented command and records throughput, step times, memory, versions,
 machine and diagnostic: baseline.json for tools, baseline_report.txt for people, nvidia_smi.log where there is a GPU.
 
-A new baseline moves the one before to OUTPUT/earlier/DATE. With --compare the new figures go to
+A new baseline moves the one before to OUTPUT/earlier/DATE. With --compare the new measurements go to
 OUTPUT/compared/DATE and the baseline stays as it is. The verdict on time comes from an interval for the change of the time
 per sample: worse if all of it is above +5 %, same or better if none of it is, otherwise inconclusive. GPU memory and RAM
 have verdicts of their own, by their peaks and the same line. With --config the operator's own job is timed. Other work on the
-machine widens it: for figures that mean something, leave the machine alone.
+machine widens it: for meaningful measurements, run nothing else on the machine.
 
 exit codes: 0 done (same, better, inconclusive), 1 something is worse, or training failed, 2 nothing was run: the message says why"""
 FEWEST = 20
 STEPS = {True: 1000, False: 200}
 TRACED_STEPS = 12
-TOLD_EVERY = 10.0
+PROGRESS_SECONDS = 10.0
 SMI = (
     "--query-gpu=timestamp,index,name,utilization.gpu,memory.used,power.draw,temperature.gpu",
     "--format=csv",
@@ -56,6 +56,7 @@ GPU_MEMORY = 4
 
 
 def main() -> int:
+    """Capture or compare; returns the exit code."""
     options = arguments()
     try:
         old = read_baseline(options.compare) if options.compare else None
@@ -80,6 +81,7 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
+    """The parsed command line."""
     made = argparse.ArgumentParser(
         prog="scripts/capture_baseline.sh", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -92,7 +94,7 @@ def arguments() -> argparse.Namespace:
         metavar="FILE",
         help="time this training config, from this directory, instead of the tiny model",
     )
-    made.add_argument("--output", type=Path, metavar="DIR", help="where the figures go (baseline)")
+    made.add_argument("--output", type=Path, metavar="DIR", help="where the measurements go (baseline)")
     made.add_argument(
         "--compare", type=Path, metavar="OLD", help="compare with this baseline, a directory or its baseline.json"
     )
@@ -123,13 +125,14 @@ def _steps(text: str) -> int:
 
 
 def capture(place: Place, options: argparse.Namespace, output: Path, old: Record | None) -> int:
+    """Train, then write or compare the record."""
     steps = options.steps or STEPS[bool(machine.gpus())]
     with place.directory("baseline", options.keep) as directory:
         lab, job = Lab(directory, place.fork), OwnJob(options.config, place, directory) if options.config else None
         if job is None:
             print(f"making the tiny model and its data in {os.path.relpath(lab.directory)}", flush=True)
             lab.make(per_aspect=6)
-        made = lab.directory / "figures"
+        made = lab.directory / "measurements"
         made.mkdir()
         with _gpu_log(made / "nvidia_smi.log") as smi:
             run, other_work = timed(job or lab, options.features, steps)
@@ -149,12 +152,12 @@ def capture(place: Place, options: argparse.Namespace, output: Path, old: Record
 
 def timed(lab: Lab | OwnJob, features: str, steps: int) -> tuple[Run, float]:
     """The run, and the share of the machine others had while its counted steps were trained."""
-    load, told = LoadWatch(), [time.monotonic()]
+    load, reported = LoadWatch(), [time.monotonic()]
 
     def watch(group: int) -> None:
         load.look(group)
-        if time.monotonic() - told[0] > TOLD_EVERY:
-            told[0] = time.monotonic()
+        if time.monotonic() - reported[0] > PROGRESS_SECONDS:
+            reported[0] = time.monotonic()
             print(f"  {lab.steps_so_far()} of {steps} steps", flush=True)
 
     if isinstance(lab, OwnJob):
@@ -163,14 +166,14 @@ def timed(lab: Lab | OwnJob, features: str, steps: int) -> tuple[Run, float]:
             flush=True,
         )
         run = lab.train(steps, watch)
-        moments = [step["time"] for step in run.steps]
-        return run, load.share_of_others(moments[warm_up_steps(steps) - 1], moments[-1])
+        times = [step["time"] for step in run.steps]
+        return run, load.share_of_others(times[warm_up_steps(steps) - 1], times[-1])
     print(f"training {steps} steps, features {features}", flush=True)
     # A checkpoint in the middle of a step is no step time.
     config = lab.config(features, max_train_steps=steps, checkpoint_step_interval=steps + 1)
     run = lab.train("timed", config, launcher=Launcher(documented=True), limit=600 + 10.0 * steps, while_training=watch)
-    moments = [step["time"] for step in run.steps]
-    return run, load.share_of_others(moments[warm_up_steps(steps) - 1], moments[-1])
+    times = [step["time"] for step in run.steps]
+    return run, load.share_of_others(times[warm_up_steps(steps) - 1], times[-1])
 
 
 @contextmanager
@@ -208,11 +211,13 @@ def _trace(lab: Lab, options: argparse.Namespace, directory: Path) -> None:
 
 
 def write_json(path: Path, record: Record, comparison: Comparison | None) -> None:
-    told = {} if comparison is None else {"comparison": asdict(comparison)}
-    path.write_text(json.dumps(record | told, indent=1) + "\n", encoding="utf-8")
+    """Write a record, with the comparison where there is one."""
+    compared = {} if comparison is None else {"comparison": asdict(comparison)}
+    path.write_text(json.dumps(record | compared, indent=1) + "\n", encoding="utf-8")
 
 
 def reject(what: str, fix: str) -> int:
+    """Print an error; returns exit code 2."""
     print(f"error: {what}\n  fix: {fix}", file=sys.stderr)
     return 2
 

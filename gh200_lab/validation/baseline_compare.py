@@ -49,6 +49,7 @@ class Memory:
     after: int | None
 
     def sentence(self) -> str:
+        """As one line."""
         if self.before is None or self.after is None:
             return f"{self.name}: not compared, {'neither run' if self.before == self.after else 'one run'} had a GPU"
         change = self.after / max(self.before, 1) - 1
@@ -69,9 +70,11 @@ class Comparison:
 
     @property
     def worse(self) -> bool:
+        """Whether anything is worse."""
         return WORSE in (self.verdict, *(part.verdict for part in self.memory))
 
     def sentence(self) -> str:
+        """As one line."""
         return (
             f"{self.verdict}: time per sample changed by {self.change:+.1%}, "
             f"between {self.low:+.1%} and {self.high:+.1%}; the line is {LINE:+.0%}"

@@ -34,13 +34,16 @@ class OwnJob:
 
     @property
     def label(self) -> str:
+        """Name and hash of the config."""
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode()).hexdigest()[:12]
         return f"{self.path.name} {digest}"
 
     def steps_so_far(self) -> int:
+        """Optimizer steps in the log."""
         return len(read_log(self.log)[0])
 
     def train(self, steps: int, watch: Callable[[int], None]) -> Run:
+        """Train so many steps."""
         output = self.directory / "output"
         output.mkdir()
         written = self.directory / "config.json"

@@ -27,13 +27,14 @@ class LoadWatch:
         self.samples: list[Sample] = []
 
     def look(self, group: int) -> None:
+        """Take a sample, not too often."""
         now = time.time()
         if not self.samples or now - self.samples[-1].when >= PAUSE:
             total, idle = _machine()
             self.samples.append(Sample(now, total, idle, _of_group(group)))
 
     def share_of_others(self, first: float, last: float) -> float:
-        """Between two moments: what neither the run nor idleness had, of all processor time."""
+        """Between two times: what neither the run nor idleness had, of all processor time."""
         inside = [sample for sample in self.samples if first <= sample.when <= last]
         if len(inside) < 2:
             return 0.0

@@ -1,4 +1,4 @@
-"""What a timed run is remembered by: figures, versions, machine; as JSON for tools and as a page for people."""
+"""The record of a timed run: measurements, versions, machine; as JSON for tools and as a page for people."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def warm_up_steps(steps: int) -> int:
 
 
 def make_record(run: Run, features: str, other_work: float) -> Record:
-    """The figures of a run, after its warm-up."""
-    moments = [step["time"] for step in run.steps]
+    """The measurements of a run, after its warm-up."""
+    times = [step["time"] for step in run.steps]
     first = warm_up_steps(len(run.steps))
-    seconds = [after - before for before, after in itertools.pairwise(moments)][first - 1 :]
+    seconds = [after - before for before, after in itertools.pairwise(times)][first - 1 :]
     samples = [step["effective_batch_size"] for step in run.steps][first:]
     centiles = statistics.quantiles(seconds, n=100, method="inclusive")
     return {
@@ -54,6 +54,7 @@ def make_record(run: Run, features: str, other_work: float) -> Record:
 
 
 def versions(fork: Path) -> dict[str, str]:
+    """Versions of the packages and of the fork."""
     found = {
         "python": platform.python_version(),
         "upstream": _upstream(fork),
@@ -70,8 +71,8 @@ def versions(fork: Path) -> dict[str, str]:
 
 def _upstream(fork: Path) -> str:
     text = (fork / "simpletuner" / "__init__.py").read_text(encoding="utf-8")
-    told = re.search(r"""^__version__\s*=\s*["']([^"']+)""", text, re.MULTILINE)
-    return told[1] if told else "unknown"
+    version = re.search(r"""^__version__\s*=\s*["']([^"']+)""", text, re.MULTILINE)
+    return version[1] if version else "unknown"
 
 
 def _commit(fork: Path) -> str:
@@ -119,9 +120,9 @@ def page(record: Record, smi: str, comparison: Comparison | None) -> str:
         f"work of others       {record['other_work']:.1%} of the machine; load average {record['load_average']:.2f}",
         f"machine              {about['cpu']}, {about['cpus']} CPUs, {about['ram_gib']} GiB, {about['architecture']}",
         f"GPUs                 {', '.join(about['gpus']) or 'none'}",
-        *(f"{name:<20} {told}" for name, told in made.items()),
+        *(f"{name:<20} {value}" for name, value in made.items()),
         f"nvidia_smi.log       {smi}",
-        f"diagnostic           {_told(record['diagnostic'])}",
+        f"diagnostic           {_summary(record['diagnostic'])}",
     ]
     if comparison is not None:
         lines += [
@@ -133,7 +134,7 @@ def page(record: Record, smi: str, comparison: Comparison | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(diagnostic: Record) -> str:
+def _summary(diagnostic: Record) -> str:
     if "summary" not in diagnostic:
         return str(diagnostic.get("absent", "in baseline.json"))
     counts = diagnostic["summary"]

@@ -83,13 +83,14 @@ def unavailable(place: Place) -> tuple[dict[str, str], str]:
 
 
 def arguments(names: list[str]) -> argparse.Namespace:
+    """The parsed command line."""
     made = parser(ABOUT)
     made.prog = "scripts/test_combined_features.sh"
     made.add_argument("--backend", metavar="NAME", action="append", default=[], help="with this attention backend only")
     made.add_argument(
         "--manual-validation", "--manual", dest="manual", action="store_true", help="validation and checkpoint by hand"
     )
-    made.add_argument("--audio", action="store_true", help="an audio dataset held in memory")
+    made.add_argument("--audio", action="store_true", help="an audio dataset in RAM")
     options = made.parse_args()
     # Upstream's option takes both spellings.
     spelled = {name.replace("_", "-"): name for name in names}
@@ -112,6 +113,7 @@ def backend_names(tree: Path) -> list[str]:
 
 
 def known_backends() -> list[str]:
+    """Attention backends that SimpleTuner accepts."""
     try:
         return backend_names(find_place().fork)
     except FileNotFoundError:

@@ -62,9 +62,9 @@ def diagnostic(place: Place, options: argparse.Namespace) -> str:
         raise Failed("; ".join(f"{check['title']} {check['message']}" for check in wrong))
     if done.code != (1 if failed else 0):
         raise Failed(f"{len(failed)} checks failed, and the exit code was {done.code}: {done.complaint()}")
-    told = ", ".join(f"{count} {status}" for status, count in report["summary"].items() if status != "exit_code")
+    counts = ", ".join(f"{count} {status}" for status, count in report["summary"].items() if status != "exit_code")
     why = f"; no GPU here: {', '.join(check['id'] for check in failed)}" if failed else ""
-    return f"{len(report['checks'])} checks: {told}{why}{accepted}"
+    return f"{len(report['checks'])} checks: {counts}{why}{accepted}"
 
 
 def _accepted(script: Path, fork: Path, directory: Path) -> str:
@@ -101,6 +101,7 @@ def _report(path: Path, done: process.Finished) -> dict[str, Any]:
 
 
 def memory(place: Place, options: argparse.Namespace) -> str:
+    """Memory hints and the cache arena."""
     seen = _probe(place, "memory", options.keep)
     answers = seen["answers"]
     problems = [name for name in ("equal", "strides") if not all(seen[name])]
@@ -110,19 +111,20 @@ def memory(place: Place, options: argparse.Namespace) -> str:
     if problems:
         raise Failed("; ".join(problems))
     where = "managed memory" if seen["managed"] else "plain RAM, no managed memory here"
-    return f"{len(seen['equal'])} tensors held in {where}, equal to the bit; hints counted: {seen['counts']['hints']}"
+    return f"{len(seen['equal'])} tensors in {where}, bit-identical; hints counted: {seen['counts']['hints']}"
 
 
 def _allowed(seen: dict[str, Any], name: str) -> tuple[str, ...]:
-    """What a hint may answer: never `failed`, and with managed memory it must act on what is held in it."""
+    """The allowed results of a hint: never `failed`, and with managed memory it must act on cached tensors."""
     if not gpus():
         return ("no_driver",)
-    if seen["managed"] and name.endswith("held"):
+    if seen["managed"] and name.endswith("cached"):
         return ("applied",)
     return ("applied", "not_managed", "unsupported")
 
 
 def staging(place: Place, options: argparse.Namespace) -> str:
+    """A dataset in RAM."""
     seen = _probe(place, "staging", options.keep)
     here, second = seen["here"], seen["second"]
     problems = [f"read back different here: {name}" for name, equal in here.items() if not equal]
@@ -132,13 +134,14 @@ def staging(place: Place, options: argparse.Namespace) -> str:
     if not len(here) == seen["staged"] == second["staged"] == len(second["here"]):
         problems.append(f"{len(here)} files, {seen['staged']} staged, {second['staged']} seen by the second process")
     if seen["after_release"]:
-        problems.append(f"{seen['after_release']} files are still held after the release")
+        problems.append(f"{seen['after_release']} files are still staged after the release")
     if problems:
         raise Failed("; ".join(problems))
     return f"{seen['staged']} files staged, read back equal, and again by a second process from the same memory"
 
 
 def ramp(place: Place, options: argparse.Namespace) -> str:
+    """A short training with the ramp."""
     seen = _probe(place, "ramp", options.keep)
     problems = [
         f"{shape}: windows {seen['schedules'][shape]} instead of {windows}"
@@ -192,6 +195,7 @@ SCENARIOS = (
 
 
 def arguments() -> argparse.Namespace:
+    """The parsed command line."""
     made = parser(ABOUT)
     made.prog = "scripts/test_gh200_features.sh"
     for scenario in SCENARIOS:

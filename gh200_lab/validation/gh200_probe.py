@@ -14,7 +14,7 @@ Seen = dict[str, Any]
 
 
 def memory(_: Path) -> Seen:
-    """Hints on ordinary and on held tensors; an arena filled with every dtype and stride a cache has."""
+    """Hints on ordinary and on cached tensors; an arena filled with every dtype and stride a cache has."""
     import torch
 
     from simpletuner.gh200.backends.tensors.arena import TensorArena
@@ -38,7 +38,7 @@ def memory(_: Path) -> Seen:
         "equal": [torch.equal(slot.tensor, tensor) for slot, tensor in zip(slots, tensors, strict=True)],
         "strides": [slot.tensor.stride() == tensor.stride() for slot, tensor in zip(slots, tensors, strict=True)],
         "answers": answers,
-        "held_bytes": arena.stats().payload_bytes,
+        "cached_bytes": arena.stats().payload_bytes,
         "counts": uvm.current().report(),
     }
     for slot in slots:
@@ -48,7 +48,7 @@ def memory(_: Path) -> Seen:
 
 
 def _of(slot: Any, tensor: Any) -> tuple[tuple[str, Any], ...]:
-    return (("held", slot.tensor), ("ordinary", tensor))
+    return (("cached", slot.tensor), ("ordinary", tensor))
 
 
 def staging(directory: Path) -> Seen:
@@ -72,6 +72,7 @@ def _backend(directory: Path) -> Any:
 
 
 def attach(directory: Path) -> Seen:
+    """Stage files and attach from another process."""
     from simpletuner.gh200.backends.ram import arena
 
     handle = json.loads((directory.parent / "handle.json").read_text(encoding="utf-8"))
@@ -81,7 +82,7 @@ def attach(directory: Path) -> Seen:
 
 
 def _read_back(backend: Any, directory: Path) -> dict[str, bool]:
-    """For each file: it is held in memory, and what a read gives are the file's bytes."""
+    """For each file: it is staged, and a read returns the file's bytes."""
     found = {}
     for path in sorted(entry for entry in directory.rglob("*") if entry.is_file()):
         found[path.name] = backend.is_staged(path) and backend.read(str(path)) == path.read_bytes()

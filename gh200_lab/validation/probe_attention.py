@@ -58,6 +58,7 @@ def compute(backend: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Print the results as JSON."""
     import simpletuner
 
     found: dict[str, Any] = {}

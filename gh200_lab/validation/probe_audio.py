@@ -1,4 +1,4 @@
-"""Run in one tree: loads a sound it makes through upstream's own audio code, every way a dataset may. Writes JSON."""
+"""Run in one tree: loads an audio file it makes through upstream's own audio code, in every way a dataset does. Writes JSON."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ def samples() -> list[tuple[int, int]]:
     ]
 
 
-def write_sound(path: Path) -> None:
-    with wave.open(str(path), "wb") as sound:
-        sound.setnchannels(2)
-        sound.setsampwidth(2)
-        sound.setframerate(RATE)
-        sound.writeframes(b"".join(struct.pack("<hh", *pair) for pair in samples()))
+def write_audio(path: Path) -> None:
+    """Write a wave file."""
+    with wave.open(str(path), "wb") as audio:
+        audio.setnchannels(2)
+        audio.setsampwidth(2)
+        audio.setframerate(RATE)
+        audio.writeframes(b"".join(struct.pack("<hh", *pair) for pair in samples()))
 
 
 def ways(path: Path) -> dict[str, Callable[[], Any]]:
+    """The loaders by name."""
     from simpletuner.helpers.audio import load_audio
     from simpletuner.helpers.data_backend.local import LocalDataBackend
 
-    backend = LocalDataBackend(accelerator=SimpleNamespace(is_main_process=True), id="sounds")
+    backend = LocalDataBackend(accelerator=SimpleNamespace(is_main_process=True), id="audio")
     return {
         "path": lambda: load_audio(str(path)),
         "bytes": lambda: load_audio(path.read_bytes()),
@@ -46,6 +48,7 @@ def ways(path: Path) -> dict[str, Callable[[], Any]]:
 
 
 def measure(load: Callable[[], Any]) -> dict[str, Any]:
+    """Compare what a loader returns with what was written."""
     import torch
 
     waveform, rate = load()
@@ -59,10 +62,11 @@ def measure(load: Callable[[], Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Print the results as JSON."""
     import simpletuner
 
     path = Path(sys.argv[1]).with_suffix(".wav")
-    write_sound(path)
+    write_audio(path)
     seen: dict[str, Any] = {}
     for name, load in ways(path).items():
         try:

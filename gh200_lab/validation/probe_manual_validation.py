@@ -41,6 +41,7 @@ def start(path: Path) -> Any:
 
 
 def main() -> None:
+    """Print the results as JSON."""
     import simpletuner
 
     directory = Path(sys.argv[1]).parent

@@ -28,6 +28,7 @@ class Cache:
         return self.directory / f"{hashlib.sha256('\0'.join(depends).encode()).hexdigest()[:32]}.json"
 
     def load(self, tree: str, file: str) -> dict[str, str] | None:
+        """Stored results of a test file."""
         path = self._path(tree, file)
         try:
             return dict(json.loads(path.read_text(encoding="utf-8"))) if path.stat().st_mtime >= self.since else None
@@ -35,6 +36,7 @@ class Cache:
             return None
 
     def save(self, tree: str, file: str, tests: dict[str, str]) -> None:
+        """Store them."""
         path = self._path(tree, file)
         half = path.with_suffix(f".{threading.get_ident()}")
         half.write_text(json.dumps(tests), encoding="utf-8")
@@ -49,12 +51,12 @@ def _environment_digest() -> str:
     return sys.version
 
 
-def claim_numbers(directory: Path, count: int, held: ExitStack) -> list[int]:
-    """Numbers of copies that no other run of this script is at work in; they are ours until `held` closes."""
+def claim_numbers(directory: Path, count: int, locks: ExitStack) -> list[int]:
+    """Numbers of copies that no other run of this script is at work in; they are locked until `locks` closes."""
     numbers: list[int] = []
     number = 0
     while len(numbers) < count:
-        lock = held.enter_context((directory / f"copy-{number}.lock").open("w"))
+        lock = locks.enter_context((directory / f"copy-{number}.lock").open("w"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             numbers.append(number)

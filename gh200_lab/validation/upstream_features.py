@@ -16,7 +16,7 @@ from .upstream_trees import both_trees, overridden_modules, patched_modules
 
 DESCRIPTION = """\
 Runs upstream's own tests on the pristine tree and on the fork and compares them test by test: the fork may not lose
-one. Then selects attention backends, asks for manual validations and loads sound through upstream's code in both.
+one. Then selects attention backends, asks for manual validations and loads audio through upstream's code in both.
 
 Without options: the tests of every module that is patched or overridden, but for those of single models, and all three parts.
 
@@ -34,6 +34,7 @@ AUDIO = ("simpletuner.helpers.audio", "simpletuner.helpers.audio.load")
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The parsed command line."""
     made = parser(DESCRIPTION)
     made.prog = "scripts/test_upstream_features.sh"
     made.add_argument(
@@ -43,7 +44,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     made.add_argument(
         "--manual-validation", action="store_true", help="manual validation: its tests, and the signal file"
     )
-    made.add_argument("--audio", action="store_true", help="audio: its tests, and a sound loaded")
+    made.add_argument("--audio", action="store_true", help="audio: its tests, and an audio file loaded")
     made.add_argument("--jobs", type=_above_zero, default=2, metavar="N", help="test processes at a time (2)")
     made.add_argument("--chunk", type=_above_zero, default=CHUNK, metavar="N", help=f"test files per process ({CHUNK})")
     made.add_argument("--test-seconds", type=_above_zero, default=300, metavar="N", help="time limit of one test (300)")

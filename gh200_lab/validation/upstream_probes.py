@@ -16,7 +16,7 @@ from .upstream_trees import both_trees
 SECONDS = 900
 ATTENTION_PROBE = "probe_attention.py"
 # A bf16 attention output against the same in float32; a 16 bit sample against its exact value.
-ATTENTION_TOLERANCE, SOUND_TOLERANCE = 0.05, 1e-4
+ATTENTION_TOLERANCE, AUDIO_TOLERANCE = 0.05, 1e-4
 _REASONS = {
     "needs a CUDA device": ("CUDA GPU", "No viable backend", "CUDA device", "backward on CPU"),
     "its kernel is not downloaded": ("offline mode", "local cache"),
@@ -43,7 +43,7 @@ def attention(place: Place) -> str:
     if not ran:
         raise Skipped(f"no attention backend works here: {_unavailable(seen)}")
     named = ", ".join(name if one["active"] else f"{name} (PyTorch's own)" for name, one in ran.items())
-    return f"the same bits in both trees: {named}. Not here: {_unavailable(seen)}"
+    return f"bit-identical in both trees: {named}. Not here: {_unavailable(seen)}"
 
 
 def manual_validation(place: Place) -> str:
@@ -58,17 +58,17 @@ def manual_validation(place: Place) -> str:
 
 
 def audio(place: Place) -> str:
-    """A sound made here comes out of upstream's loader as it went in."""
+    """An audio file made here comes out of upstream's loader as it went in."""
     seen = _same_in_both(place, "probe_audio.py")
     loaded = {name: one for name, one in seen.items() if "unavailable" not in one}
     wrong = [
-        f"{name} is off by {one['worst']:.3g}" for name, one in loaded.items() if not one["worst"] <= SOUND_TOLERANCE
+        f"{name} is off by {one['worst']:.3g}" for name, one in loaded.items() if not one["worst"] <= AUDIO_TOLERANCE
     ]
     if wrong:
-        raise Failed(f"sound comes out different from what was written: {', '.join(wrong)}")
+        raise Failed(f"audio comes out different from what was written: {', '.join(wrong)}")
     missing = "; ".join(f"{name}: {one['unavailable']}" for name, one in seen.items() if name not in loaded)
     if not loaded:
-        raise Skipped(f"this machine loads no sound: {missing}")
+        raise Skipped(f"this machine loads no audio: {missing}")
     return f"the same samples in both trees from {', '.join(loaded)}" + f". Not here: {missing}" * bool(missing)
 
 

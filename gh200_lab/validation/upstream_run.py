@@ -31,7 +31,7 @@ _CONFIGURED = {"pytest.ini": "", "pyproject.toml": "[tool.pytest", "tox.ini": "[
 
 @dataclass(frozen=True)
 class Limits:
-    """In seconds. A chunk may take `start` plus `file` for each of its files; `linger` is for leaving, once done."""
+    """In seconds. A chunk may take `start` plus `file` for each of its files; `linger` is for its exit."""
 
     test: int = 300
     start: int = 300
@@ -58,6 +58,7 @@ class Runner:
     stop: threading.Event
 
     def run(self, tree: Path, files: Sequence[str], name: str) -> Ran:
+        """Run test files in one process."""
         report, log = self.scratch / f"{name}.xml", self.logs / f"{name.partition('-')[0]}-{Path(files[0]).stem}.log"
         report.unlink(missing_ok=True)
         started = time.monotonic()

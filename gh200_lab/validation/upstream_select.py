@@ -14,6 +14,7 @@ _TARGET = re.compile(r"simpletuner(\.\w+){2,}")
 
 
 def all_test_files(tree: Path) -> list[str]:
+    """All test files of a tree."""
     paths = (path.relative_to(tree).as_posix() for path in (tree / "tests").rglob("*.py"))
     return sorted(path for path in paths if is_test(path))
 
@@ -25,6 +26,7 @@ def files_testing(tree: Path, wanted: Collection[str]) -> list[str]:
 
 
 def files_saying(tree: Path, word: str) -> list[str]:
+    """Test files that contain a word."""
     return _where(tree, lambda text: word in text)
 
 

@@ -29,6 +29,8 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class TestRunPlan:
+    """Which tests run, and how."""
+
     jobs: int = 2
     chunk: int = CHUNK
     limits: Limits = field(default_factory=Limits)
@@ -49,6 +51,7 @@ class TreeComparison:
     reused: int
 
     def sentence(self) -> str:
+        """As one line."""
         total = sum(self.counts.values())
         parts = [f"{total} tests: " + ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)]
         parts += [f"{len(self.gained)} only pass on the fork"] * bool(self.gained)
@@ -63,7 +66,7 @@ class TreeComparison:
 class Suite:
     """Runs files in both trees, several at a time, each worker in copies of its own."""
 
-    def __init__(self, place: Place, trees: Trees, plan: TestRunPlan, scratch: Path, held: ExitStack) -> None:
+    def __init__(self, place: Place, trees: Trees, plan: TestRunPlan, scratch: Path, locks: ExitStack) -> None:
         self.trees, self.plan, self.work = trees, plan, place.work / "upstream"
         self.cache = Cache(self.work / "results", trees, plan.since)
         self.stop = threading.Event()
@@ -75,10 +78,11 @@ class Suite:
         self.reused = 0
         self.free: SimpleQueue[int] = SimpleQueue()
         self.mirrored: set[Path] = set()
-        for number in claim_numbers(self.work, plan.jobs, held):
+        for number in claim_numbers(self.work, plan.jobs, locks):
             self.free.put(number)
 
     def run(self, files: Sequence[str]) -> None:
+        """Run all test files in both trees."""
         tasks = list(self._tasks(files))
         calls = [partial(self._chunk, *task, f"[{at}/{len(tasks)}]") for at, task in enumerate(tasks, 1)]
         self._together(calls)
@@ -160,13 +164,13 @@ def compare(place: Place, files: Sequence[str], plan: TestRunPlan, name: str) ->
     if not files:
         raise Failed("upstream's tests do not run: no test file of the pristine tree concerns this")
     trees = both_trees(place)
-    with ExitStack() as held:
+    with ExitStack() as locks:
         scratch = Path(tempfile.mkdtemp(prefix="gh200-"))
         if plan.keep:
             print(f"homes and temporary files of the tests: {scratch}", file=sys.stderr)
         else:
-            held.callback(shutil.rmtree, scratch, ignore_errors=True)
-        suite = Suite(place, trees, plan, scratch, held)
+            locks.callback(shutil.rmtree, scratch, ignore_errors=True)
+        suite = Suite(place, trees, plan, scratch, locks)
         suite.run(files)
         compared = _compared(suite)
     return _verdict(compared, suite.work / f"{name}.json", len(files))

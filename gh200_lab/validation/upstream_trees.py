@@ -21,10 +21,13 @@ _VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)""", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Trees:
+    """The pristine tree and the fork."""
+
     pristine: Path
     fork: Path
 
     def items(self) -> tuple[tuple[str, Path], ...]:
+        """Both, with their names."""
         return (("pristine", self.pristine), ("fork", self.fork))
 
 
@@ -48,6 +51,7 @@ def _version(tree: Path) -> str:
 
 
 def module_name(path: str) -> str:
+    """The module of a file."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -76,6 +80,7 @@ def overridden_modules(trees: Trees) -> frozenset[str]:
 
 
 def is_test(path: str) -> bool:
+    """Whether a path is a test file."""
     name = path.rpartition("/")[2]
     return path.startswith("tests/") and name.startswith("test_") and name.endswith(".py")
 
@@ -96,6 +101,7 @@ def digest(tree: Path, pristine: Path) -> str:
 
 
 def file_digest(path: Path) -> str:
+    """A hash of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -33,7 +33,7 @@ gh200_home() {
 # Prints the version of a Python the lock is made for; otherwise prints why not and fails.
 gh200_python_version() {
     local found
-    # Only running it tells: a pyenv shim exists and is executable, and fails for versions that are not selected.
+    # Only running it shows this: a pyenv shim exists and is executable, and fails for versions that are not selected.
     if ! found=$("$1" -I -c '
 import platform, sys, sysconfig
 free_threaded = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""

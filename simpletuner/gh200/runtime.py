@@ -29,7 +29,7 @@ IN_MEMORY = "in-memory datasets"
 MANAGED = "managed memory of torch"
 FAST_START = "fast start"
 TELEMETRY = "telemetry"
-LEAVE = "checkpoint on a signal"
+PREEMPTION = "checkpoint on a signal"
 
 # What features say they measured.
 UNIFIED_MEMORY = "Unified memory"

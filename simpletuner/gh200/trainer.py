@@ -180,9 +180,9 @@ class TrainerHooks:
 
     def _gh200_count_micro_batch(self) -> None:
         """The loop counts a micro-batch, or the end of an epoch, and waits for it; a preempted run ends here."""
-        from .preemption.hooks import leave_if_asked
+        from .preemption.hooks import stop_if_requested
 
-        leave_if_asked()
+        stop_if_requested()
         self._gh200_step += 1
         if self._gh200_telemetry is not None:
             self._gh200_telemetry.loop.batch_wanted()

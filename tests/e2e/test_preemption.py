@@ -42,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 # The run's own checkpoint draws from the random generators too.
 STEPS = {"max_train_steps": 16, "checkpoint_step_interval": 6}
-MOMENTS, SEED = 5, 26
+SIGNALS, SEED = 5, 26
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +118,10 @@ def again_and_again(lab: Lab, kind: str, orders: Sequence[Any], launchers: Seque
     runs: list[Run] = []
     for number, order in enumerate([*orders, None]):
         launcher = launchers[number % len(launchers)]
-        told = {"signals": [order]} if order else {}
+        orders = {"signals": [order]} if order else {}
         resume = runs[-1].output.name if runs else ""
         before = sum(len(run.updates()) for run in runs) // launcher.ranks
-        run = lab.watched(f"{kind}-{number}", launcher=launcher, orders=told, resume=resume, **STEPS | KINDS[kind])
+        run = lab.watched(f"{kind}-{number}", launcher=launcher, orders=orders, resume=resume, **STEPS | KINDS[kind])
         runs.append(run)
         if run.code == 0:
             break
@@ -132,7 +132,7 @@ def again_and_again(lab: Lab, kind: str, orders: Sequence[Any], launchers: Seque
     return runs
 
 
-def test_superchip_taken_away_in_a_window_it_resumes_to_the_bit(lab: Lab, undisturbed: Undisturbed) -> None:
+def test_a_run_preempted_inside_a_window_resumes_bit_identical(lab: Lab, undisturbed: Undisturbed) -> None:
     orders = {"signals": [{"name": "SIGUSR1", "at": 3}]}
     taken = lab.watched("taken", orders=orders, **STEPS | KINDS["ramp"])
     assert (marker(taken)["signal"], marker(taken)["rank"]) == ("SIGUSR1", 0)
@@ -142,26 +142,24 @@ def test_superchip_taken_away_in_a_window_it_resumes_to_the_bit(lab: Lab, undist
 
 @pytest.mark.slow(reason="up to seven trainings each")
 @pytest.mark.parametrize("kind", ["ramp", "fixed"])
-def test_superchip_taken_away_at_random_moments_it_is_the_undisturbed_run(
+def test_a_run_preempted_at_random_times_equals_the_undisturbed_run(
     lab: Lab, undisturbed: Undisturbed, kind: str
 ) -> None:
     """Again and again, as a queue does it: wherever the clock falls, also in a checkpoint and at the end of an epoch."""
     drawn = random.Random(f"{SEED} {kind}")
     orders = [
         {"name": name, "at": drawn.randrange(3), "after": drawn.random() / 2}
-        for name in drawn.sample(["SIGTERM", "SIGUSR1"] * MOMENTS, MOMENTS)
+        for name in drawn.sample(["SIGTERM", "SIGUSR1"] * SIGNALS, SIGNALS)
     ]
     given = again_and_again(lab, kind, orders, [lab.launcher])
-    assert len(given) > MOMENTS // 2, "a fast machine is over before the last ones"
+    assert len(given) > SIGNALS // 2, "a fast machine is over before the last ones"
     whole = undisturbed(kind)
     assert [entry for run in given for entry in run.trace] == whole.trace
     assert final_weights(given[-1]) == final_weights(whole)
 
 
 @pytest.mark.slow(reason="six trainings with two ranks")
-def test_superchip_one_signalled_rank_takes_all_with_it(
-    lab: Lab, undisturbed: Undisturbed, two: dict[str, Preloaded]
-) -> None:
+def test_one_signalled_rank_stops_all(lab: Lab, undisturbed: Undisturbed, two: dict[str, Preloaded]) -> None:
     """Under both launchers in turn, with both signals, to either rank."""
     orders = [
         {"name": "SIGTERM", "at": 2, "after": 0.3, "rank": 1},
@@ -177,14 +175,14 @@ def test_superchip_one_signalled_rank_takes_all_with_it(
 
 
 @pytest.mark.slow(reason="a training with two ranks")
-def test_superchip_a_signal_to_every_rank_is_one(lab: Lab, two: dict[str, Preloaded]) -> None:
+def test_a_signal_to_every_rank_is_one(lab: Lab, two: dict[str, Preloaded]) -> None:
     signals = [{"name": "SIGUSR1", "at": 3, "rank": rank} for rank in range(2)]
     taken = lab.watched("every-rank", launcher=two["torchrun"], orders={"signals": signals}, **STEPS | KINDS["fixed"])
     check_left(taken, two["torchrun"])
 
 
 @pytest.mark.slow(reason="three trainings")
-def test_superchip_a_signal_in_a_scheduled_checkpoint_writes_it_once(lab: Lab, undisturbed: Undisturbed) -> None:
+def test_a_signal_in_a_scheduled_checkpoint_writes_it_once(lab: Lab, undisturbed: Undisturbed) -> None:
     orders = {"signals": [{"name": "SIGTERM", "in": "save"}]}
     taken = lab.watched("in-save", orders=orders, **STEPS | KINDS["fixed"])
     assert [path.name for path in taken.output.glob("checkpoint-*")] == ["checkpoint-6"]
@@ -192,7 +190,7 @@ def test_superchip_a_signal_in_a_scheduled_checkpoint_writes_it_once(lab: Lab, u
 
 
 @pytest.mark.slow(reason="three trainings that validate")
-def test_superchip_a_signal_in_a_validation_waits_for_its_end(lab: Lab, undisturbed: Undisturbed) -> None:
+def test_a_signal_in_a_validation_waits_for_its_end(lab: Lab, undisturbed: Undisturbed) -> None:
     orders = {"signals": [{"name": "SIGUSR1", "in": "validation"}]}
     taken = lab.watched("in-validation", orders=orders, **STEPS | KINDS["validated"])
     assert marker(taken)["step"] == KINDS["validated"]["validation_step_interval"]
@@ -205,7 +203,7 @@ def test_superchip_a_signal_in_a_validation_waits_for_its_end(lab: Lab, undistur
     [{"at": 3, "after": 1.2}, {"in": "save", "after": 1.2}, {"in": "states", "after": 1.2}],
     ids=["in its window", "in its checkpoint", "before the last files of it"],
 )
-def test_superchip_a_second_signal_ends_at_once_and_nothing_half_written_is_taken(
+def test_a_second_signal_ends_at_once_and_no_partial_checkpoint_is_resumed(
     lab: Lab, undisturbed: Undisturbed, second: dict[str, Any]
 ) -> None:
     signals = [{"name": "SIGTERM", "at": 3}, {"name": "SIGTERM", **second}]
@@ -220,12 +218,12 @@ def test_superchip_a_second_signal_ends_at_once_and_nothing_half_written_is_take
 
 
 @pytest.mark.slow(reason="a cold training")
-def test_superchip_before_training_it_ends_with_its_code_and_no_marker(lab: Lab) -> None:
-    printed, told = lab.directory / "printed.log", []
+def test_a_signal_before_training_ends_it_with_its_code_and_no_marker(lab: Lab) -> None:
+    printed, sent = lab.directory / "printed.log", []
 
     def when_it_listens(group: int) -> None:
-        if not told and "on: checkpoint on a signal" in printed.read_text(errors="replace"):
-            told.append(os.kill(group, signal.SIGTERM))
+        if not sent and "on: checkpoint on a signal" in printed.read_text(errors="replace"):
+            sent.append(os.kill(group, signal.SIGTERM))
 
     config = lab.config("off", max_train_steps=1, **KINDS["fixed"])
     run = lab.run("early", config, launcher=CPU, while_training=when_it_listens)
@@ -234,7 +232,7 @@ def test_superchip_before_training_it_ends_with_its_code_and_no_marker(lab: Lab)
 
 
 @pytest.mark.slow(reason="a training")
-def test_superchip_off_installs_no_handler(lab: Lab) -> None:
+def test_off_installs_no_handler(lab: Lab) -> None:
     """Upstream's own answer to SIGTERM: the process dies of it."""
     orders = {"signals": [{"name": "SIGTERM", "at": 1}]}
     taken = lab.watched("off", orders=orders, max_train_steps=4)

@@ -36,7 +36,7 @@ def quick_start(columns: int, *arguments: str) -> Seen:
     return seen
 
 
-def test_quiet_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
+def test_quick_start_trains_with_everything_on(tmp_path: Path) -> None:
     seen = quick_start(80, "--steps", "16")
     assert [line.split()[0] for line in seen.lines[:4]] == [".venv", "fork", "model", "training"]
     drawn = [frame for frame in seen.frames[3] if "[" in frame]
@@ -65,8 +65,8 @@ def _telemetry() -> None:
     command = [sys.executable, "-m", "simpletuner.gh200.watch", "--once", "--json", "build/quickstart/output"]
     done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["state"] == "ended" and told["ranks"]["0"]["step"] == 16 and told["missing_ranks"] == []
+    state = json.loads(done.stdout)
+    assert state["state"] == "ended" and state["ranks"]["0"]["step"] == 16 and state["missing_ranks"] == []
 
 
 def _console_of_the_run(text: str) -> None:
@@ -94,13 +94,13 @@ def _pages(directory: Path) -> None:
                 assert seen.images == [True, True]
 
 
-def test_quiet_quick_start_in_a_wide_terminal_without_features() -> None:
+def test_quick_start_in_a_wide_terminal_without_features() -> None:
     seen = quick_start(120, "--features", "off", "--steps", "2")
     assert "No GH200 feature was asked for" in (WORK / "report.html").read_text()
     assert any(line.startswith("2 steps, ") for line in seen.lines)
 
 
-def test_quiet_quick_start_that_fails_shows_why(tmp_path: Path) -> None:
+def test_quick_start_that_fails_shows_why(tmp_path: Path) -> None:
     log = tmp_path / "quick.log"
     environment = os.environ | {"GH200_LOG": str(log), "GH200_UVM_ACCESS_PATTERN": "sideways"}
     command = [sys.executable, "-m", "gh200_lab.quickstart.run"]

@@ -39,8 +39,8 @@ def watched(directory: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "simpletuner.gh200.watch", "--once", "--json", str(directory)]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    state: dict[str, Any] = json.loads(done.stdout)
+    return state
 
 
 def scalars(directory: Path) -> dict[str, int]:
@@ -68,9 +68,9 @@ def test_telemetry_of_24_steps_is_in_files_trackers_and_watch(lab: tiny.Lab) -> 
     assert "interval" in kinds
     check_end(records[-1], run.steps)
     assert f"GH200 telemetry: {len(records)} records in" in run.text
-    told = watched(run.output)
-    assert told["state"] == "ended" and told["missing_ranks"] == [] and told["schedule"][0][0] == 0
-    assert told["ranks"]["0"]["step"] == STEPS
+    state = watched(run.output)
+    assert state["state"] == "ended" and state["missing_ranks"] == [] and state["schedule"][0][0] == 0
+    assert state["ranks"]["0"]["step"] == STEPS
 
 
 def check_end(end: Record, steps: list[dict[str, Any]]) -> None:
@@ -87,7 +87,7 @@ def check_end(end: Record, steps: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow(reason="three trainings")
-def test_telemetry_of_a_killed_run_is_gone_on_with_and_changes_no_bit(lab: tiny.Lab) -> None:
+def test_telemetry_of_a_killed_run_is_continued_and_losses_are_bit_identical(lab: tiny.Lab) -> None:
     ours = {"gh200_optimizations": {"telemetry_interval": 0.2}}
     steps = {"max_train_steps": 6, "checkpoint_step_interval": 2}
     off = lab.watched("off", cold=True, **steps, gh200_optimizations={"telemetry_interval": 0})
@@ -124,13 +124,13 @@ def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
         ours = {"enable_uvm_hints": True, "telemetry_interval": interval}
         run = lab.watched(name, launcher=launcher, cold=True, variables=variables, gh200_optimizations=ours, **changes)
         assert run.code == 0, run.text[-4000:]
-        told = [json.loads(line) for line in report.read_text().splitlines()]
-        mine = [one for one in told if any(one.get("device_bytes_peak", ()))]
+        records = [json.loads(line) for line in report.read_text().splitlines()]
+        mine = [one for one in records if any(one.get("device_bytes_peak", ()))]
         assert [one["violations"] for one in mine] == [[], []]
         waits[name] = sum(one["synchronisations"] for one in mine)
     seen = read_directory(run.output)
     assert list(seen.ranks) == [0, 1] and seen.missing == ()
-    # A few differ from run to run, with what caches held in time; a record that waits would add one for each. That
+    # A few differ from run to run, with what was cached in time; a record that waits would add one for each. That
     # reading itself neither waits nor copies is tests/cuda_sim/checks/telemetry.py's.
     written = sum(len(rank.records) for rank in seen.ranks.values())
     assert written > 20 and waits["two"] - waits["two_off"] < written / 2, (waits, written)

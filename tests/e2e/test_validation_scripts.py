@@ -24,8 +24,8 @@ def run(script: str, *arguments: str, cwd: Path) -> tuple[int, str]:
 def scenarios(script: str, *arguments: str, cwd: Path) -> dict[str, dict[str, Any]]:
     """Every scenario that ran, by name; none may have failed, and none may leave a trace in the fork."""
     report = cwd / "report.json"
-    code, told = run(script, *arguments, "--json", str(report), cwd=cwd)
-    assert code == 0, told
+    code, output = run(script, *arguments, "--json", str(report), cwd=cwd)
+    assert code == 0, output
     changed = subprocess.run(["git", "-C", str(tiny.FORK), "status", "--short"], capture_output=True, text=True)
     assert changed.stdout == ""
     return {entry["name"]: entry for entry in json.loads(report.read_text())["scenarios"]}
@@ -70,17 +70,17 @@ def test_an_audio_dataset_in_memory(tmp_path: Path) -> None:
 @pytest.mark.slow(reason="two cold trainings of 40 steps")
 def test_a_baseline_is_kept_compared_and_not_lost(tmp_path: Path) -> None:
     directory = tmp_path / "baseline"
-    code, told = run("capture_baseline.sh", "--steps", "40", "--output", str(directory), cwd=tmp_path)
-    assert code == 0, told
+    code, output = run("capture_baseline.sh", "--steps", "40", "--output", str(directory), cwd=tmp_path)
+    assert code == 0, output
     kept = json.loads((directory / "baseline.json").read_text())
     assert len(kept["seconds_per_sample"]) == 40 - kept["warm_up"] == 35
     assert kept["samples_per_second"] > 0 and kept["step_seconds"]["p50"] <= kept["step_seconds"]["p99"]
     assert "samples per second" in (directory / "baseline_report.txt").read_text()
     again = ("capture_baseline.sh", "--steps", "40", "--output", str(directory), "--compare", str(directory))
-    code, told = run(*again, cwd=tmp_path)
+    code, output = run(*again, cwd=tmp_path)
     (compared,) = directory.glob("compared/*/baseline.json")
     verdict = json.loads(compared.read_text())["comparison"]["verdict"]
-    assert code == (verdict == "worse"), told
+    assert code == (verdict == "worse"), output
     assert json.loads((directory / "baseline.json").read_text()) == kept
 
 
@@ -98,7 +98,7 @@ def test_against_a_much_faster_past_a_run_is_worse(tmp_path: Path) -> None:
     old = tmp_path / "old.json"
     old.write_text(json.dumps(past))
     output = str(tmp_path / "out")
-    code, told = run("capture_baseline.sh", "--steps", "20", "--output", output, "--compare", str(old), cwd=tmp_path)
-    assert code == 1 and "worse" in told, told
+    code, output = run("capture_baseline.sh", "--steps", "20", "--output", output, "--compare", str(old), cwd=tmp_path)
+    assert code == 1 and "worse" in output, output
     for name in ("features", "processor", "upstream"):
-        assert f"not the same {name}" in told
+        assert f"not the same {name}" in output

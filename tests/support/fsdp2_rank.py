@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.tensor import DTensor
 
-from gh200_lab.tiny.drive import held, shard_on_cpus
+from gh200_lab.tiny.drive import shard_on_cpus, tensor_bytes
 
 WINDOWS = (1, 3, 2)
 WIDTH = 8
@@ -64,7 +64,12 @@ def sharded() -> dict[str, Any]:
                 optimizer.zero_grad()
     weights = [whole(weight) for weight in network.parameters()]
     kind = accelerator.distributed_type.value
-    answer = {"kind": kind, "parameters": held(network.parameters()), "gradients": gradients, "weights": weights}
+    answer = {
+        "kind": kind,
+        "parameters": tensor_bytes(network.parameters()),
+        "gradients": gradients,
+        "weights": weights,
+    }
     accelerator.end_training()
     return answer
 

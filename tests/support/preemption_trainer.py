@@ -66,13 +66,13 @@ def preemption_of(trainer: Trainer) -> Preemption:
 
 
 def train(directory: Path, signalled: int) -> None:
-    """Windows of three micro-batches; in the middle of the third one rank gets the signal, and no other."""
+    """Windows of three micro-batches; in the middle of the third one rank is signalled, and no other."""
     trainer = Trainer(directory)
     trainer.state["global_step"] = 0
     preemption = preemption_of(trainer)
     preemption.signals.listen()
     for micro_batch in range(60):
-        preemption.leave_if_asked()
+        preemption.stop_if_requested()
         time.sleep(0.02)
         if micro_batch == 7 and trainer.accelerator.process_index == signalled:
             os.kill(os.getpid(), signal.SIGUSR1)

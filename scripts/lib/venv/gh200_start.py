@@ -33,7 +33,7 @@ def _named_config(words: list[str]) -> str:
 
 def stop_without_config() -> None:
     named = _named_config(_training(sys.orig_argv[1:]))
-    # Anything else that can be wrong with it is told by the fork, which knows more.
+    # Anything else that can be wrong with it is reported by the fork, which knows more.
     if not named or named.startswith("--") or os.path.exists(os.path.expanduser(named)):
         return
     os.write(

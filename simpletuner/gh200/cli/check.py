@@ -24,12 +24,14 @@ Paths in a config start at the directory the training is started in; run this fr
 
 
 def above_zero(text: str) -> int:
+    """An integer argument above 0."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: a whole number above 0 is wanted")
     return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
+    """The command line of `check`."""
     made = argparse.ArgumentParser(
         prog="python -m simpletuner.gh200.preflight", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -43,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Check a config; returns the exit code."""
     options = parser().parse_args(arguments)
     path = options.config.expanduser()
     try:

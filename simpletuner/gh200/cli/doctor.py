@@ -44,7 +44,7 @@ examples:
 exit code: 0 no check failed, 1 at least one did, 2 the command line or the config file cannot be used.
 Of an acceptance run: 0 no claim was refuted, 1 at least one was, 3 nothing was tried (no GPU, or one in use), 130 or 143
 interrupted, and what was seen by then is written
-Any Python from 3.10 on will do, torch or not; .venv/bin/python tells most. docs/DIAGNOSTIC.md explains every check.
+Any Python from 3.10 on will do, torch or not; .venv/bin/python reports most. docs/DIAGNOSTIC.md explains every check.
 """
 
 
@@ -62,6 +62,7 @@ def _up_to(most: float, example: str) -> Callable[[str], float]:
 
 
 def parser() -> argparse.ArgumentParser:
+    """The command line of the diagnostic."""
     made = argparse.ArgumentParser(
         prog="gh200_diagnostic.py", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -93,15 +94,15 @@ def parser() -> argparse.ArgumentParser:
 def _measured(facts: Facts, machine: Machine, options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """The results of the tests that use the GPU, the largest one last."""
 
-    def room() -> int:
+    def available() -> int:
         return read_host(machine).room_bytes
 
     tests: dict[str, tuple[type[Result], Callable[[Device], Result]]] = {}
     if options.bandwidth:
-        tests["bandwidth"] = (Bandwidth, lambda device: measure(device, room, facts.gpus.coherent, progress))
+        tests["bandwidth"] = (Bandwidth, lambda device: measure(device, available, facts.gpus.coherent, progress))
     if not options.skip_allocation:
         scale = options.oversubscription_scale
-        tests["allocation"] = (Allocation, lambda device: try_allocation(device, scale, room, progress))
+        tests["allocation"] = (Allocation, lambda device: try_allocation(device, scale, available, progress))
     driver = machine.driver() if tests and not facts.gpus.hung else None
     if not isinstance(driver, Driver):
         return {name: kind(SKIP, _NO_DRIVER) for name, (kind, _) in tests.items()}
@@ -119,6 +120,7 @@ def _measured(facts: Facts, machine: Machine, options: argparse.Namespace, progr
 def diagnose(
     machine: Machine, options: argparse.Namespace, config: Mapping[str, object] | None
 ) -> tuple[Facts, tuple[Finding, ...]]:
+    """Read the facts, run the tests that were asked for, and judge them."""
     progress = Progress(options.quiet)
     facts = read_facts(machine, progress)
     if config is not None:

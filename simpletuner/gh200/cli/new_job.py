@@ -43,6 +43,7 @@ exit code: 0 the job can be started, 2 it cannot be made: the message says why
 
 
 def parser() -> argparse.ArgumentParser:
+    """The command line of `new-job`."""
     made = argparse.ArgumentParser(
         prog="scripts/new_job.sh", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,6 +74,7 @@ def _edge(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Write a job; returns the exit code."""
     options = parser().parse_args(arguments)
     try:
         return _make(options)
@@ -201,6 +203,7 @@ def _check(path: Path, job: Job, root: Path, wishes: JobOptions, gpu_bytes: int)
 
 
 def launch_line(root: Path, config: Path, processes: int, gpu: bool) -> str:
+    """The line that starts the job."""
     own = root / ".venv" / "bin" / "accelerate"
     words = [".venv/bin/accelerate" if own.exists() else "accelerate", "launch"]
     settings = root / "config" / f"accelerate_config_{'gh200' if gpu else 'cpu'}.yaml"

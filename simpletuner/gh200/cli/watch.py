@@ -27,6 +27,7 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def parser() -> argparse.ArgumentParser:
+    """The command line of `watch`."""
     made = argparse.ArgumentParser(
         prog="python -m simpletuner.gh200.watch", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -38,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Show telemetry; returns the exit code."""
     made = parser()
     options = made.parse_args(arguments)
     if options.json and not options.once:

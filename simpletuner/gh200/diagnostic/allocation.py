@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..memory.driver import CudaError
 from ..memory.pages import PAGE
-from .device import GRANULE, Device, Tell, holds
+from .device import GRANULE, Device, ProgressLine, holds
 from .status import FAIL, PASS, SKIP, WARN, Result, gb
 
 LARGEST_CHUNK = 256 << 20
@@ -47,8 +47,8 @@ class _Run:
     device: Device
     size: int
     chunk: int
-    room: Callable[[], int]
-    tell: Tell
+    available: Callable[[], int]
+    progress: ProgressLine
     base: int = 0
     filled: int = 0
     moved: int = 0
@@ -64,10 +64,10 @@ class _Run:
         return self.base + start, min(self.chunk, self.size - start)
 
     def fill(self) -> None:
-        self.tell("written by the GPU")
+        self.progress("written by the GPU")
         for index in range(self.chunks):
-            # Pages that find no room end in the kernel's OOM killer, so the host is asked again before each chunk.
-            if self.room() <= 0:
+            # Pages that do not fit invoke the OOM killer, so the limit is read again before each chunk.
+            if self.available() <= 0:
                 raise Stopped(f"stopped before chunk {index + 1} of {self.chunks}: the host ran low on memory")
             pointer, size = self.part(index)
             try:
@@ -83,7 +83,7 @@ class _Run:
         self.hbm_used = total - free
 
     def verify(self) -> None:
-        self.tell("read back by the host")
+        self.progress("read back by the host")
         pool = ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1))
         try:
             for index, right in enumerate(pool.map(self._is_right, range(self.chunks))):
@@ -106,11 +106,12 @@ def word_of(index: int) -> int:
 
 
 def chunk_for(size: int) -> int:
+    """Bytes of a chunk."""
     wanted = size // _CHUNKS_WANTED // GRANULE * GRANULE
     return max(GRANULE, min(LARGEST_CHUNK, wanted))
 
 
-def try_allocation(device: Device, scale: float, room: Callable[[], int], tell: Tell) -> Allocation:
+def try_allocation(device: Device, scale: float, available: Callable[[], int], progress: ProgressLine) -> Allocation:
     """The whole test; the memory is freed however it ends."""
     began = time.monotonic()
     try:
@@ -120,7 +121,7 @@ def try_allocation(device: Device, scale: float, room: Callable[[], int], tell: 
     except CudaError as error:
         return Allocation(FAIL, f"the GPU's memory cannot be asked for: {error}", "check nvidia-smi and its processes")
     asked = int(hbm * scale) // PAGE * PAGE
-    host = room()
+    host = available()
     size = min(asked, (free + host) // PAGE * PAGE)
     if size < PAGE or (size < asked and size <= hbm):
         return Allocation(
@@ -131,7 +132,7 @@ def try_allocation(device: Device, scale: float, room: Callable[[], int], tell: 
             asked_bytes=asked,
             hbm_bytes=hbm,
         )
-    run, problem = _Run(device, size, chunk_for(size), room, tell), ""
+    run, problem = _Run(device, size, chunk_for(size), available, progress), ""
     try:
         # Also freed after a KeyboardInterrupt, which goes on from here.
         with device.managed(size) as run.base:

@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 
 from ..memory.driver import CudaError
-from .device import Device, Tell, ordinary
+from .device import Device, ProgressLine, ordinary
 from .status import FAIL, PASS, SKIP, WARN, Result, gb
 
 REPEATS = 5
@@ -61,18 +61,19 @@ def _prefetched(device: Device, size: int) -> Iterator[tuple[Step, Step]]:
         yield partial(device.move_in, pointer, size), partial(device.move_out, pointer, size)
 
 
-def measure(device: Device, room: Callable[[], int], coherent: bool, tell: Tell) -> Bandwidth:
+def measure(device: Device, available: Callable[[], int], coherent: bool, progress: ProgressLine) -> Bandwidth:
+    """Time copies over each path and judge them."""
     rates: list[Rate] = []
     path = "free memory"
     try:
-        size = device.sample(LARGEST, room())
+        size = device.sample(LARGEST, available())
         if not size:
-            text = f"not enough free memory: {gb(device.memory()[0])} HBM, {gb(room())} on the host"
+            text = f"not enough free memory: {gb(device.memory()[0])} HBM, {gb(available())} on the host"
             return Bandwidth(SKIP, text, "free memory on the host or the GPU")
         paths = {"pageable": _copied(device, size, ordinary(size)), PINNED: _copied(device, size, device.pinned(size))}
         if device.shares_managed_memory:
             paths["managed prefetch"] = _prefetched(device, size)
-        tell("bandwidth")
+        progress("bandwidth")
         for path, prepared in paths.items():
             with prepared as (into, out):
                 rates += _rates(path, into, out, size)
@@ -82,6 +83,7 @@ def measure(device: Device, room: Callable[[], int], coherent: bool, tell: Tell)
 
 
 def timed(step: Step) -> float:
+    """Seconds that a step takes."""
     began = time.perf_counter()
     step()
     return time.perf_counter() - began

@@ -12,7 +12,7 @@ from ..memory.driver import HOST, NO_FLAGS, CudaError, DeviceAttribute, Driver, 
 
 WORD = 4
 GRANULE = 2 << 20
-Tell = Callable[[str], None]  # which work begins
+ProgressLine = Callable[[str], None]  # which work begins
 
 
 def holds(pointer: int, word: int, size: int) -> bool:
@@ -59,6 +59,7 @@ class Device:
 
     @contextmanager
     def managed(self, size: int) -> Iterator[int]:
+        """Managed memory, freed at the end."""
         pointer = self.driver.allocate_managed(size, self.ordinal)
         try:
             yield pointer
@@ -77,6 +78,7 @@ class Device:
 
     @contextmanager
     def pinned(self, size: int) -> Iterator[int]:
+        """Pinned host memory, freed at the end."""
         with self.driver.on_device(self.ordinal):
             pointer = int(self.driver.call("cuMemHostAlloc", size, NO_FLAGS))
         try:
@@ -93,11 +95,13 @@ class Device:
         self._wait()
 
     def copy_in(self, to: int, source: int, size: int) -> None:
+        """Copy from host to device and wait."""
         with self.driver.on_device(self.ordinal):
             self.driver.call("cuMemcpyHtoDAsync", to, source, size, self._stream)
         self._wait()
 
     def copy_out(self, to: int, source: int, size: int) -> None:
+        """Copy from device to host and wait."""
         with self.driver.on_device(self.ordinal):
             self.driver.call("cuMemcpyDtoHAsync", to, source, size, self._stream)
         self._wait()
@@ -108,10 +112,12 @@ class Device:
         self._wait()
 
     def move_all_in(self, ranges: list[tuple[int, int]]) -> None:
+        """Prefetch several ranges to the device and wait."""
         self.driver.prefetch_all(ranges, Place(self.ordinal), self._stream, self.ordinal)
         self._wait()
 
     def move_out(self, pointer: int, size: int) -> None:
+        """Prefetch a range to the host and wait."""
         self.driver.prefetch(pointer, size, HOST, self._stream, self.ordinal)
         self._wait()
 
@@ -130,4 +136,4 @@ class Device:
             if stream:
                 self.driver.destroy_stream(stream, self.ordinal)
         except CudaError:
-            pass  # after a fatal error every call fails; the test has told of it, and the stream goes with the process
+            pass  # after a fatal error every call fails; the test has reported it, and the stream goes with the process

@@ -26,7 +26,7 @@ GRACE = "aarch64"
 
 @dataclass(frozen=True)
 class Preflighted:
-    """`unasked` says why nothing could be told."""
+    """`unasked` says why preflight did not run."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -57,14 +57,14 @@ class Facts:
         """How the GPU's memory shows up in the kernel: `NUMA`, `CDMM`, `unknown`, or `none` without coherence."""
         coherent = [gpu for gpu in self.gpus.devices if gpu.coherent]
         if not coherent:
-            return "none" if all(gpu.told for gpu in self.gpus.devices) else "unknown"
+            return "none" if all(gpu.reports_coherence for gpu in self.gpus.devices) else "unknown"
         if any(gpu.numa_node is not None for gpu in coherent):
             return "NUMA"
         return "unknown" if any(not node.cpus and node.total_bytes for node in self.host.nodes) else "CDMM"
 
 
 def read_facts(machine: Machine, say: Callable[[str], None]) -> Facts:
-    """What can be told without touching the GPU."""
+    """What can be read without touching the GPU."""
     say("asking the machine")
     return Facts(read_host(machine), read_gpus(machine), read_software(machine))
 
@@ -72,8 +72,9 @@ def read_facts(machine: Machine, say: Callable[[str], None]) -> Facts:
 def ask_preflight(
     path: Path, config: Mapping[str, object], processes: int, environ: Mapping[str, str], gpu_bytes: int
 ) -> Preflighted:
+    """The preflight result for a config."""
     if UNASKED:
         return Preflighted(unasked=UNASKED)
     report = preflight(path, config, processes, environ, gpu=lambda: gpu_bytes)
-    told = tuple(f"{name}: {text}" for name, text in report.facts.get("told", {}).items())
-    return Preflighted(tuple(report.problems), tuple(report.warnings), tuple(report.not_checked), told)
+    values = tuple(f"{name}: {text}" for name, text in report.facts.get("told", {}).items())
+    return Preflighted(tuple(report.problems), tuple(report.warnings), tuple(report.not_checked), values)

@@ -36,8 +36,8 @@ class Gpu:
     cuda_number: int | None = None
 
     @property
-    def told(self) -> bool:
-        """Whether any source could say how this GPU reaches memory."""
+    def reports_coherence(self) -> bool:
+        """Whether any source reports how this GPU reaches memory."""
         return bool(self.attributes) or self.addressing_mode is not None
 
     @property
@@ -49,7 +49,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """All GPUs, who told about them, and what each source that did not had to say; `asked_cuda` is whether CUDA could be one."""
+    """All GPUs, their source, and the problem of each other source; `asked_cuda` is whether CUDA could be queried."""
 
     devices: tuple[Gpu, ...] = ()
     source: str | None = None
@@ -64,6 +64,7 @@ class Gpus:
 
     @property
     def coherent(self) -> bool:
+        """Whether any GPU shares page tables with the CPU."""
         return any(gpu.coherent for gpu in self.devices)
 
     @property
@@ -76,13 +77,13 @@ class Gpus:
 def read_gpus(machine: Machine) -> Gpus:
     """nvidia-smi goes first: where it hangs, NVML and the driver would hang this process too, beyond any time limit."""
     smi = run_smi(machine, f"--query-gpu={','.join(SMI_FIELDS)}")
-    told = Gpus(
+    gpus = Gpus(
         visible_devices=machine.environ.get("CUDA_VISIBLE_DEVICES"),
         # The kernel module's own first line: proof of a GPU's driver where nothing else can be asked.
         kernel_driver=found_in(machine.root / "proc/driver/nvidia/version", r"(.+)"),
     )
     if smi.hung:
-        return replace(told, hung=True, asked_cuda=False, problems={"nvidia-smi": smi.problem})
+        return replace(gpus, hung=True, asked_cuda=False, problems={"nvidia-smi": smi.problem})
     problems: dict[str, str] = {}
     found, version = _from_nvml(machine.nvml(), problems)
     source = "NVML"
@@ -92,18 +93,19 @@ def read_gpus(machine: Machine) -> Gpus:
     driver = machine.driver()
     if isinstance(driver, GH200Error):
         problems["CUDA driver"] = f"{driver.what}{f' ({driver.why})' if driver.why else ''}"
-        told = replace(told, asked_cuda=not isinstance(driver, BindingsMissing))
+        gpus = replace(gpus, asked_cuda=not isinstance(driver, BindingsMissing))
     else:
         source = source if found else "CUDA driver"
         found = _with_attributes(found, driver)
         cuda = f"{driver.version // 1000}.{driver.version % 1000 // 10}"
-        told = replace(told, usable=driver.device_count, cuda_version=cuda)
+        gpus = replace(gpus, usable=driver.device_count, cuda_version=cuda)
     return replace(
-        told, devices=tuple(found), source=source if found else None, driver_version=version, problems=problems
+        gpus, devices=tuple(found), source=source if found else None, driver_version=version, problems=problems
     )
 
 
 def run_smi(machine: Machine, query: str) -> Ran:
+    """Run nvidia-smi with one query."""
     return machine.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), SMI_SECONDS, machine.environ)
 
 

@@ -52,15 +52,17 @@ class Host:
 
     @property
     def cpu_available_bytes(self) -> int:
+        """Available bytes without the GPU's nodes."""
         return max(0, self.memory_available_bytes - self.gpu_nodes_free_bytes)
 
     @property
     def room_bytes(self) -> int:
         """What the host side can give to one more allocation; headroom is left."""
-        return min((room.bytes for room in self.rooms), default=0)
+        return min((limit.bytes for limit in self.rooms), default=0)
 
 
 def read_host(machine: Machine) -> Host:
+    """Read /proc and /sys."""
     root = machine.root
     nodes_directory, cgroup = root / "sys/devices/system/node", root / "sys/fs/cgroup"
     total, available = (

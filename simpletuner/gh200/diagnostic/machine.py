@@ -1,4 +1,4 @@
-"""Everything the diagnostic asks of a machine, in one object: recorded answers can stand in for any part of it."""
+"""Everything the diagnostic reads from a machine, in one object: tests replace any part by recorded values."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Ran:
 
     @property
     def last_line(self) -> str:
+        """Last line of stderr, or of stdout."""
         lines = [line.strip() for line in (self.errors.strip() or self.output.strip()).splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.code}"
 

@@ -23,7 +23,7 @@ from .page import Page
 SCHEMA_VERSION = 1
 UNUSABLE = 2
 # More than any report has, so that a full disk is noticed before the work and not after it.
-ROOM = 1 << 20
+TRIED_BYTES = 1 << 20
 
 
 def check_output(target: Path) -> None:
@@ -34,7 +34,7 @@ def check_output(target: Path) -> None:
             raise IsADirectoryError(21, "is a directory")
         if _is_plain(target):
             with tempfile.TemporaryFile(dir=directory) as tried:
-                tried.write(bytes(ROOM))
+                tried.write(bytes(TRIED_BYTES))
                 tried.flush()
     except OSError as error:
         raise GH200Error(

@@ -92,9 +92,11 @@ class Page:
         self._width = max(NARROWEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if terminal else PLAIN_WIDTH
 
     def title(self, text: str, space: str = "\n") -> None:
+        """Print a heading."""
         print(space + self._painted(text, "1"), file=self._stream)
 
     def row(self, label: str, text: str, status: str = "") -> None:
+        """Print a label and its wrapped text."""
         lines = textwrap.wrap(text, max(20, self._width - len(label)), break_on_hyphens=False) or [""]
         shown = label.replace(status, self._painted(status, COLOURS[status]), 1) if status else label
         print(shown + lines[0], file=self._stream)
@@ -102,6 +104,7 @@ class Page:
             print(" " * len(label) + line, file=self._stream)
 
     def end(self) -> None:
+        """Print an empty line."""
         print(file=self._stream)
 
     def _painted(self, text: str, code: str) -> str:
@@ -109,12 +112,14 @@ class Page:
 
 
 def show_facts(page: Page, facts: Facts) -> None:
+    """Print all facts."""
     page.title("Facts", space="")
     for label, text in (*_host_rows(facts.host), *_gpu_rows(facts), *_software_rows(facts.software)):
         page.row(f"  {label:<{LABEL}}", text)
 
 
 def show_findings(page: Page, findings: tuple[Finding, ...]) -> None:
+    """Print all checks and their fixes."""
     page.title("Checks")
     widest = max(len(finding.id) for finding in findings)
     for finding in findings:
@@ -126,6 +131,7 @@ def show_findings(page: Page, findings: tuple[Finding, ...]) -> None:
 
 
 def summary(findings: tuple[Finding, ...]) -> str:
+    """The last line: counts and the first failure."""
     counts = Counter(finding.status for finding in findings)
     failed = [finding for finding in findings if finding.status == FAIL]
     shown = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
@@ -140,5 +146,6 @@ class Progress:
         self._quiet = quiet
 
     def __call__(self, work: str) -> None:
+        """Print the name of the work that begins."""
         if not self._quiet:
             print(f"  {work} ...", file=sys.stderr, flush=True)

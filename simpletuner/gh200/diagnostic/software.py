@@ -45,6 +45,7 @@ class Software:
 
 
 def read_software(machine: Machine) -> Software:
+    """Read torch, packages, environment and the fork."""
     torch = read_torch(machine)
     settings = {name: machine.environ[name] for name in ALLOCATOR_VARIABLES if machine.environ.get(name)}
     rejected: dict[str, str] = {}

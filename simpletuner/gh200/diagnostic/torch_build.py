@@ -66,10 +66,12 @@ class BeyondHbm:
 
     @property
     def possible(self) -> bool:
+        """Whether anything would."""
         return self.by != NOTHING
 
 
 def read_torch(machine: Machine) -> Torch | None:
+    """Import torch in a child process; None where there is none."""
     if not machine.importable("torch"):
         return None
     # Some allocator settings abort the import itself; they are judged on their own.
@@ -77,10 +79,10 @@ def read_torch(machine: Machine) -> Torch | None:
     ran = machine.run(
         (sys.executable, "-c", _WITH_TORCH + _FACTS, json.dumps((PRIVATE, PUBLIC))), TORCH_SECONDS, environ
     )
-    told = ran.marked("FACTS ")
-    if told is None:
+    line = ran.marked("FACTS ")
+    if line is None:
         return Torch(error=ran.problem or ran.last_line)
-    facts = json.loads(told)
+    facts = json.loads(line)
     return Torch(**facts | {name: tuple(facts.get(name, ())) for name in ("architectures", "lacking")})
 
 

@@ -1,1 +1,1 @@
-"""A run that is taken away: on a signal it finishes its window, writes a checkpoint and leaves; all ranks together."""
+"""Preemption: on a signal all ranks finish their accumulation window, write a checkpoint and exit."""

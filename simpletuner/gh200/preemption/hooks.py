@@ -1,4 +1,4 @@
-"""The moments of a Trainer at which a run may leave: a window has closed and the next one has not begun."""
+"""Hooks of a Trainer for preemption, between two accumulation windows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import torch
 from accelerate.utils import gather
 
 from ..overrides import Overrides, override
-from ..runtime import LEAVE, Run, current
-from .marker import keep_place, mark, place_in, unmark
+from ..runtime import PREEMPTION, Run, current
+from .marker import remove_marker, save_micro_step, saved_micro_step, write_marker
 from .signals import EXIT_CODE, PreemptionError, Signals
 
-logger = logging.getLogger("gh200.leave")
+logger = logging.getLogger("gh200.preemption")
 
 
 @dataclass(frozen=True)
 class RandomStates:
-    """The random generators that Accelerate puts into a checkpoint, as they were at one moment."""
+    """The random generators that Accelerate puts into a checkpoint, at one point in time."""
 
     of_python: Any
     of_numpy: Any
@@ -31,11 +31,13 @@ class RandomStates:
     of_cuda: list[torch.Tensor]
 
     @classmethod
-    def now(cls) -> Self:
+    def capture(cls) -> Self:
+        """The current states."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return cls(random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
+        """Set all generators to these states."""
         random.setstate(self.of_python)
         numpy.random.set_state(self.of_numpy)
         torch.set_rng_state(self.of_torch)
@@ -44,7 +46,7 @@ class RandomStates:
 
 
 class Preemption(Overrides):
-    """Listens from the beginning of a run; notes what its Trainer saves once there is an Accelerator."""
+    """Handles signals from the start of a run; records what its Trainer saves once there is an Accelerator."""
 
     upstream_class = "Trainer"
     feature, rejection = "checkpoint_on_signal", PreemptionError
@@ -59,24 +61,26 @@ class Preemption(Overrides):
         run.at_end(self.signals.stop_listening)
 
     def join(self, trainer: Any) -> None:
+        """Install the overrides and checkpoint hooks on a Trainer."""
         self.trainer = trainer
         self.install(trainer)
         accelerator = trainer.accelerator
         accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._load)
         if accelerator.is_main_process:
-            unmark(Path(trainer.config.output_dir))
+            remove_marker(Path(trainer.config.output_dir))
 
     def training_begins(self) -> None:
+        """From here on a signal requests a checkpoint."""
         self.window = int(self.trainer.state["global_step"])
         self.signals.training = True
 
     def _save(self, models: Any, weights: Any, output_dir: str) -> None:
         if self.trainer.accelerator.is_local_main_process:
-            keep_place(Path(output_dir), self.trainer._gh200_step)
+            save_micro_step(Path(output_dir), self.trainer._gh200_step)
 
     def _load(self, models: Any, input_dir: str) -> None:
-        self.resumed_at = place_in(Path(input_dir))
+        self.resumed_at = saved_micro_step(Path(input_dir))
 
     @override
     def checkpoint_state_save(self, *args: Any, **kwargs: Any) -> Any:
@@ -84,35 +88,35 @@ class Preemption(Overrides):
         self.saved = int(self.trainer.state["global_step"]), str(path)
         return path
 
-    def leave_if_asked(self) -> None:
-        """Before every micro-batch. Where a window has just closed, all ranks ask, at the same place."""
+    def stop_if_requested(self) -> None:
+        """Before every micro-batch. After an accumulation window all ranks exchange their signals, at the same step."""
         step = int(self.trainer.state["global_step"])
         if not self.signals.training or step == self.window:
             return
         self.window = step
-        told = self._told()
-        if told is not None:
-            self._leave(step, *told)
+        request = self._request()
+        if request is not None:
+            self._stop(step, *request)
 
-    def _told(self) -> tuple[int, str] | None:
-        """Who was told to leave, and by which signal: one rank is enough for all."""
+    def _request(self) -> tuple[int, str] | None:
+        """The first rank that received a signal, and its name: one rank is enough for all."""
         accelerator = self.trainer.accelerator
         numbers = [self.signals.asked_with]
         if accelerator.num_processes > 1:
             numbers = gather(torch.tensor(numbers, device=accelerator.device)).tolist()
         return next(((rank, signal.Signals(number).name) for rank, number in enumerate(numbers) if number), None)
 
-    def _leave(self, step: int, rank: int, name: str) -> None:
+    def _stop(self, step: int, rank: int, name: str) -> None:
         accelerator = self.trainer.accelerator
         checkpoint = self._checkpoint(step, name)
         accelerator.wait_for_everyone()
-        self.signals.training, self.signals.leaving = False, True
+        self.signals.training, self.signals.saved = False, True
         if accelerator.is_main_process:
             output = Path(self.trainer.config.output_dir)
-            marker = mark(output, checkpoint=Path(checkpoint).name, step=step, signal=name, rank=rank)
-            text = "GH200: %s came to rank %d: leaving after step %d with %s, exit code %d; %s says so to a script."
-            logger.warning(text, name, rank, step, checkpoint, EXIT_CODE, marker)
-        # A rank that ends makes its launcher end the others: none may be before this place.
+            marker = write_marker(output, checkpoint=Path(checkpoint).name, step=step, signal=name, rank=rank)
+            text = "GH200: rank %d received %s: stopped after step %d with %s, exit code %d; scripts read %s."
+            logger.warning(text, rank, name, step, checkpoint, EXIT_CODE, marker)
+        # A launcher ends all ranks when one exits: all must be here first.
         accelerator.wait_for_everyone()
         accelerator.end_training()
         raise SystemExit(EXIT_CODE)
@@ -120,54 +124,54 @@ class Preemption(Overrides):
     def _checkpoint(self, step: int, name: str) -> str:
         if self.saved is not None and self.saved[0] == step:
             return self.saved[1]
-        states = RandomStates.now()
-        # The last hook before Accelerate notes the generators: upstream's own draw from them.
-        handle = self.trainer.accelerator.register_save_state_pre_hook(lambda *_: states.put_back())
+        states = RandomStates.capture()
+        # The last hook before Accelerate saves the generators: SimpleTuner's own hooks draw from them.
+        handle = self.trainer.accelerator.register_save_state_pre_hook(lambda *_: states.restore())
         try:
             save, epoch = self.trainer._run_standard_checkpoint, self.trainer.state["current_epoch"]
             return str(save(webhook_message=f"{name} at step {step}", parent_loss=None, epoch=epoch))
         except Exception as error:
             raise PreemptionError(
-                f"{name} asked for a checkpoint, and it could not be written.",
+                f"The checkpoint that {name} requested could not be written.",
                 where=str(self.trainer.config.output_dir),
                 why=f"{type(error).__name__}: {error}",
-                fix="the run goes on from the newest checkpoint that is whole; make room there before it does",
+                fix="free disk space there; a resumed run continues from the newest complete checkpoint",
             ) from error
         finally:
             handle.remove()
 
 
-def _leaving() -> Preemption | None:
+def _preemption() -> Preemption | None:
     run = current()
     return run.part(Preemption) if run is not None and run.settings.optimizations.checkpoint_on_signal else None
 
 
 def listen_for_signals(run: Run) -> None:
-    """As early as the settings are known: a signal may come while models are loaded."""
-    leaving = _leaving()
-    if leaving is not None:
-        leaving.signals.listen()
-        run.report_on(LEAVE, "SIGTERM and SIGUSR1")
+    """As soon as the settings are known: a signal may arrive while models are loaded."""
+    preemption = _preemption()
+    if preemption is not None:
+        preemption.signals.listen()
+        run.report_on(PREEMPTION, "SIGTERM and SIGUSR1")
 
 
 def join_trainer(trainer: Any) -> None:
     """The Accelerator exists."""
-    leaving = _leaving()
-    if leaving is not None:
-        leaving.join(trainer)
+    preemption = _preemption()
+    if preemption is not None:
+        preemption.join(trainer)
 
 
-def leave_if_asked() -> None:
-    """The loop is about to count a micro-batch; a run that leaves here has not counted it."""
-    leaving = _leaving()
-    if leaving is not None:
-        leaving.leave_if_asked()
+def stop_if_requested() -> None:
+    """Before the loop counts a micro-batch: a run that stops here has not counted it."""
+    preemption = _preemption()
+    if preemption is not None:
+        preemption.stop_if_requested()
 
 
 def accept_signals(step: int) -> int:
-    """The counter of micro-batches where upstream begins with it, or where the checkpoint had it."""
-    leaving = _leaving()
-    if leaving is None:
+    """The micro-batch counter to start from: the given one, or that of the checkpoint."""
+    preemption = _preemption()
+    if preemption is None:
         return step
-    leaving.training_begins()
-    return step if leaving.resumed_at is None else leaving.resumed_at
+    preemption.training_begins()
+    return step if preemption.resumed_at is None else preemption.resumed_at

@@ -1,4 +1,4 @@
-"""What a leaving run writes: the marker that a scheduler's script looks for, and the place of a checkpoint in its run."""
+"""Files of a preempted run: the marker for the scheduler's script, and the micro-batch counter of a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from typing import Any
 from ..files import write_whole
 
 MARKER = "gh200_left.json"
-PLACE = "gh200_micro_step.json"
+MICRO_STEP = "gh200_micro_step.json"
 
 
-def mark(output_dir: Path, **values: Any) -> Path:
-    """Launchers turn every exit code into 1, so this file says which end it was."""
+def write_marker(output_dir: Path, **values: Any) -> Path:
+    """Write the marker of a preempted run: launchers turn every exit code into 1."""
     target = output_dir / MARKER
     _write(target, {**values, "time": datetime.now(UTC).isoformat(timespec="seconds")})
     return target
 
 
-def unmark(output_dir: Path) -> None:
+def remove_marker(output_dir: Path) -> None:
+    """Remove the marker of an earlier run."""
     (output_dir / MARKER).unlink(missing_ok=True)
 
 
-def keep_place(checkpoint: Path, micro_step: int) -> None:
-    _write(checkpoint / PLACE, {"micro_step": micro_step})
+def save_micro_step(checkpoint: Path, micro_step: int) -> None:
+    """Write the micro-batch counter into a checkpoint."""
+    _write(checkpoint / MICRO_STEP, {"micro_step": micro_step})
 
 
-def place_in(checkpoint: Path) -> int | None:
-    """How many micro-batches the run had counted; None where the checkpoint does not say."""
+def saved_micro_step(checkpoint: Path) -> int | None:
+    """The micro-batch counter of a checkpoint; None where it has none."""
     try:
-        place = json.loads((checkpoint / PLACE).read_text(encoding="utf-8"))["micro_step"]
+        micro_step = json.loads((checkpoint / MICRO_STEP).read_text(encoding="utf-8"))["micro_step"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return place if isinstance(place, int) else None
+    return micro_step if isinstance(micro_step, int) else None
 
 
 def _write(target: Path, record: dict[str, Any]) -> None:

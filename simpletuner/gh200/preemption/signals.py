@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 of this process, for as long as the run lasts: the first one asks, a second one ends at once."""
+"""SIGTERM and SIGUSR1 of this process during the run: the first requests a checkpoint, the second ends the process."""
 
 from __future__ import annotations
 
@@ -11,94 +11,96 @@ from typing import Any
 
 from ..errors import GH200Error
 
-# Free among the codes of shells, of sysexits and of the launchers; they turn it into 1, therefore the marker too.
+# Free among the codes of shells, of sysexits and of the launchers; those turn it into 1, hence the marker file.
 EXIT_CODE = 85
 ASKING = (signal.SIGTERM, signal.SIGUSR1)
-# A scheduler and a launcher may both pass on one and the same warning.
-SAME_WARNING_SECONDS = 1.0
+# A scheduler and a launcher may both forward the same signal.
+SAME_SIGNAL_SECONDS = 1.0
 _UPSTREAMS_DUMP = "SIMPLETUNER_FAULTHANDLER_DIR"
 
 
 class PreemptionError(GH200Error):
-    """The run cannot leave on a signal the way it was asked to."""
+    """The run cannot save a checkpoint on a signal."""
 
 
 class Signals:
-    """What this process was told. Before training begins there is nothing to save, and the first signal ends it."""
+    """Signals this process received. Before training begins there is nothing to save: the first signal ends it."""
 
     def __init__(self) -> None:
         self.asked_with = 0
-        self.training = self.leaving = False
+        self.training = self.saved = False
         self._asked_at = 0.0
         self._process = os.getpid()
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        _reject_where_unheard()
+        """Install the handlers; rejected where they cannot work."""
+        _reject_unsupported()
         for number in ASKING:
-            # None is a handler that was not set from Python and cannot be put back by it.
-            self._before[number] = signal.signal(number, self._hear) or signal.SIG_DFL
+            # None: the handler was not set from Python, which cannot restore it.
+            self._before[number] = signal.signal(number, self._receive) or signal.SIG_DFL
 
     def stop_listening(self) -> None:
+        """Restore the handlers from before."""
         for number, handler in self._before.items():
-            if signal.getsignal(number) == self._hear:
+            if signal.getsignal(number) == self._receive:
                 signal.signal(number, handler)
         self._before.clear()
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            _for_a_child(number)
+            _in_child(number)
         elif not self.asked_with:
             self.asked_with, self._asked_at = number, time.monotonic()
-            self._answer()
-        elif time.monotonic() - self._asked_at >= SAME_WARNING_SECONDS:
-            if self.leaving:
-                # All is written: what still runs is the end of the interpreter.
+            self._report()
+        elif time.monotonic() - self._asked_at >= SAME_SIGNAL_SECONDS:
+            if self.saved:
+                # The checkpoint is complete: only the interpreter still has to exit.
                 os._exit(EXIT_CODE)
-            _by_default(number)
+            _default_action(number)
 
-    def _answer(self) -> None:
+    def _report(self) -> None:
         name = signal.Signals(self.asked_with).name
         if self.training:
-            _say(f"GH200: {name}: this window is finished, then a checkpoint is written and all ranks leave.")
-        elif not self.leaving:
-            _say(f"GH200: {name} before training has begun: there is nothing to save, the run ends here.")
+            _say(f"GH200: {name}: finishing this accumulation window, then all ranks save a checkpoint and exit.")
+        elif not self.saved:
+            _say(f"GH200: {name} before training began: nothing to save, the run ends here.")
             raise SystemExit(EXIT_CODE)
 
 
-def _reject_where_unheard() -> None:
+def _reject_unsupported() -> None:
     if threading.current_thread() is not threading.main_thread():
         raise PreemptionError(
             "gh200_optimizations.checkpoint_on_signal is rejected in this run.",
-            why="the Trainer was not made in the main thread, and Python tells no other thread of a signal",
+            why="the Trainer was not made in the main thread, and Python runs signal handlers only there",
             fix="start the run with train.py or simpletuner train, or turn the key off",
         )
     if os.environ.get(_UPSTREAMS_DUMP):
         raise PreemptionError(
             f"gh200_optimizations.checkpoint_on_signal is rejected while {_UPSTREAMS_DUMP} is set.",
-            why="upstream then writes where every thread is whenever SIGUSR1 comes; both cannot have that signal",
+            why="SimpleTuner then dumps all stacks on SIGUSR1; both cannot use that signal",
             fix=f"unset {_UPSTREAMS_DUMP}, or turn the key off",
         )
     taken = [number.name for number in ASKING if callable(signal.getsignal(number))]
     if taken:
         raise PreemptionError(
             "gh200_optimizations.checkpoint_on_signal is rejected in this run.",
-            why=f"the program around it listens for {' and '.join(taken)} itself",
+            why=f"the calling program handles {' and '.join(taken)} itself",
             fix="start the run with train.py or simpletuner train, or turn the key off",
         )
 
 
-def _for_a_child(number: int) -> None:
-    """A forked worker has inherited the handler: its parent ends it with SIGTERM, a warning to all is not for it."""
+def _in_child(number: int) -> None:
+    """A forked worker inherits the handler: SIGTERM ends it, SIGUSR1 to the process group is not for it."""
     if number == signal.SIGTERM:
-        _by_default(number)
+        _default_action(number)
 
 
-def _by_default(number: int) -> None:
+def _default_action(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 def _say(text: str) -> None:
-    # Neither print nor logging: the signal may have come in the middle of one of theirs.
+    # Neither print nor logging: the signal may have interrupted one of their calls.
     os.write(2, f"\n{text}\n".encode())

@@ -11,6 +11,7 @@ _LONGEST_LINE = 8192
 
 
 def path_of(directory: Path, rank: int) -> Path:
+    """A rank's telemetry file."""
     return directory / f"gh200_telemetry.rank{rank}.jsonl"
 
 

@@ -1,4 +1,4 @@
-"""The GPU's memory as CUDA and torch count it; reading it makes nobody wait for the GPU."""
+"""The GPU's memory as CUDA and torch count it; reading it does not synchronize."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class GpuMemory:
         self._of_torch: dict[str, int] = {}
 
     def ask_torch(self) -> None:
-        """By the training's thread, between steps: torch's answer waits for its allocator and keeps the GIL, so that a
-        thread of ours that asks would make the training wait."""
+        """On the training thread, between steps: torch takes its allocator's lock and keeps the GIL, so a query from
+        another thread would stall training."""
         if torch.cuda.is_initialized():
-            told = torch.cuda.memory_stats(self._device)
-            self._of_torch = {name: told.get(key, 0) for name, key in _FROM_TORCH.items()}
+            stats = torch.cuda.memory_stats(self._device)
+            self._of_torch = {name: stats.get(key, 0) for name, key in _FROM_TORCH.items()}
 
     def read(self) -> HbmMetrics | None:
+        """Current memory; None without a driver."""
         driver = load_driver()
         if not isinstance(driver, Driver):
             return None

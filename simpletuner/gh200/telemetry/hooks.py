@@ -100,8 +100,8 @@ class RunTelemetry:
         trainer = self._trainer
         # Made after the Accelerator, and so after the first record.
         state = getattr(trainer, "state", None) or {}
-        told = {title: self._told(title, source) for title, source in tuple(self._run.measured.items())}
-        reports = {title: report for title, report in told.items() if report is not None}
+        read = {title: self._try(title, source) for title, source in tuple(self._run.measured.items())}
+        reports = {title: report for title, report in read.items() if report is not None}
         return Record(
             kind=kind,
             time=time.time(),
@@ -113,15 +113,15 @@ class RunTelemetry:
             seconds=self.loop.seconds(),
             window=self._window(),
             noise=self._noise(),
-            hbm=self._told("GPU memory", self._gpu.read) if self._gpu is not None else None,
-            host_memory=self._told("memory of the process", host_memory),
+            hbm=self._try("GPU memory", self._gpu.read) if self._gpu is not None else None,
+            host_memory=self._try("memory of the process", host_memory),
             cost=cost,
             **parts(reports),
             **self._facts,
             problems=dict(self._problems),
         )
 
-    def _told[RankReport](self, what: str, read: Callable[[], RankReport]) -> RankReport | None:
+    def _try[RankReport](self, what: str, read: Callable[[], RankReport]) -> RankReport | None:
         """Each source alone, so that one that fails takes no other along."""
         try:
             return read()

@@ -1,4 +1,4 @@
-"""The terminal page: lines of text that fit the terminal, figures under the names that trackers have them by."""
+"""The terminal page: lines of text that fit the terminal, measurements under their tracker names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,16 @@ _LABEL = 14
 
 
 def page(seen: Telemetry, columns: int) -> list[str]:
+    """The page as lines of at most `columns` characters."""
     first = seen.first
-    lines = [*_head(seen), "", *_ramp(first.latest, first.schedule), *_figures(first), *_others(seen), *_foot(seen)]
+    lines = [
+        *_head(seen),
+        "",
+        *_ramp(first.latest, first.schedule),
+        *_measurements(first),
+        *_others(seen),
+        *_foot(seen),
+    ]
     return [line[: max(20, columns)].rstrip() for line in lines]
 
 
@@ -63,7 +71,7 @@ def _ramp(latest: Record, schedule: list[tuple[int, int]] | None) -> Iterator[st
         yield _row("noise scale", f"{noise.scale:.0f} samples{ends}")
 
 
-def _figures(rank: RankRecords) -> Iterator[str]:
+def _measurements(rank: RankRecords) -> Iterator[str]:
     """A row for the values whose names begin with the same word."""
     done = rank.latest.seconds.micro_batches
     before = next((one for one in reversed(rank.records) if one.seconds.micro_batches < done), None)
@@ -78,16 +86,16 @@ def _short(value: float) -> str:
 
 
 def _others(seen: Telemetry) -> Iterator[str]:
-    for rank, told in seen.ranks.items():
-        if told is not seen.first:
+    for rank, records in seen.ranks.items():
+        if records is not seen.first:
             yield ""
-            yield _row(f"rank {rank}", f"step {told.latest.step}")
-            yield from _figures(told)
+            yield _row(f"rank {rank}", f"step {records.latest.step}")
+            yield from _measurements(records)
 
 
 def _foot(seen: Telemetry) -> Iterator[str]:
-    for rank, told in seen.ranks.items():
-        for what, why in told.latest.problems.items():
+    for rank, records in seen.ranks.items():
+        for what, why in records.latest.problems.items():
             yield f"! rank {rank}: {what}: {why}"
     cost = seen.first.latest.cost
     if cost is not None:

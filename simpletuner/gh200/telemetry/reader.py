@@ -37,13 +37,14 @@ class RankRecords:
 
     @property
     def latest(self) -> Record:
+        """The newest record."""
         return self.records[-1]
 
     @property
     def schedule(self) -> list[tuple[int, int]] | None:
         """The ramp as it is now."""
-        told = (record.window.schedule for record in reversed(self.records) if record.window is not None)
-        return next((schedule for schedule in told if schedule is not None), None)
+        schedules = (record.window.schedule for record in reversed(self.records) if record.window is not None)
+        return next((schedule for schedule in schedules if schedule is not None), None)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Telemetry:
 
     @property
     def first(self) -> RankRecords:
+        """The records of the lowest rank."""
         return self.ranks[min(self.ranks)]
 
     def state(self, now: float | None = None) -> State:

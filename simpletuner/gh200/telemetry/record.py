@@ -63,7 +63,7 @@ class HbmMetrics(MetricsPart):
 
 
 class ManagedMetrics(MetricsPart):
-    """ManagedMetrics memory: what caches and torch's pools have, and where it is as far as the driver tells."""
+    """Managed memory of caches and torch's pools, and its place as far as the driver reports it."""
 
     bytes: int = Field(0, description="bytes of all managed blocks of this process")
     kinds: dict[str, int] = Field({}, description="bytes by what they are for")
@@ -86,7 +86,7 @@ class DatasetMetrics(MetricsPart):
     """A dataset in RAM."""
 
     bytes: int = Field(description="bytes in RAM, one copy per machine")
-    files: int = Field(description="files held")
+    files: int = Field(description="files in RAM")
 
 
 class PreloadMetrics(MetricsPart):
@@ -101,7 +101,7 @@ class PreloadMetrics(MetricsPart):
 class CacheMetrics(MetricsPart):
     """The unified-memory caches of this rank."""
 
-    entries: int = Field(description="entries held")
+    entries: int = Field(description="entries in memory")
     hits: int = Field(description="reads served from memory")
     misses: int = Field(description="reads that went to disk")
     misses_in_training: int = Field(description="those of them a step waited for")
@@ -161,5 +161,5 @@ class Record(MetricsPart):
     problems: dict[str, str] = Field({}, description="what could not be read or written, and why")
 
     def line(self) -> bytes:
-        """As it stands in a file."""
+        """One line of the file."""
         return self.model_dump_json(exclude_none=True).encode() + b"\n"

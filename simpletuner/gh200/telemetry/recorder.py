@@ -34,6 +34,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._work, name="gh200-telemetry", daemon=True)
 
     def start(self) -> None:
+        """Write the first record and start the thread."""
         self._orders.put(("start", threading.Event()))
         self._thread.start()
 
@@ -55,6 +56,7 @@ class Recorder:
         logger.info(text, self._made, self.path, lost, cost.cpu_seconds, cost.wall_seconds, cost.percent)
 
     def say(self, once: str, message: str) -> None:
+        """Log a message once per kind."""
         if once not in self._said:
             self._said.add(once)
             logger.warning("GH200 telemetry: %s; training goes on", message)

@@ -17,19 +17,19 @@ _CACHES = "caches"
 _BESIDES = ("counts", "adaptive_prefetch", "bytes_resident")
 
 
-def parts(told: Reports) -> dict[str, Any]:
+def parts(reports: Reports) -> dict[str, Any]:
     """The parts of a record that come from reports."""
-    unified, pools = told.get(UNIFIED_MEMORY, {}), told.get(MANAGED_MEMORY, {})
+    unified, pools = reports.get(UNIFIED_MEMORY, {}), reports.get(MANAGED_MEMORY, {})
     caches = unified.get(_CACHES) or {}
     return {
         "datasets": {
             title.removeprefix(STAGED): DatasetMetrics(bytes=values["bytes in RAM"], files=values["files"])
-            for title, values in told.items()
+            for title, values in reports.items()
             if title.startswith(STAGED)
         },
         "hints": unified.get("hints", {}),
         "managed": _managed(caches, pools),
-        "more": _more(told, caches),
+        "more": _more(reports, caches),
         "caches": _caches(caches) if "entries" in caches else None,
         "copies": _copies(unified.get("copies", {}), caches),
     }
@@ -43,12 +43,12 @@ def _copies(moved: Mapping[str, int], caches: Mapping[str, Any]) -> CopyMetrics 
     )
 
 
-def _caches(told: Mapping[str, Any]) -> CacheMetrics:
+def _caches(values: Mapping[str, Any]) -> CacheMetrics:
     return CacheMetrics(
-        **told,
-        misses=told["disk_reads"],
-        misses_in_training=told["disk_reads_in_training"],
-        filled_bytes=told["packed_bytes"],
+        **values,
+        misses=values["disk_reads"],
+        misses_in_training=values["disk_reads_in_training"],
+        filled_bytes=values["packed_bytes"],
     )
 
 
@@ -59,20 +59,21 @@ def _managed(caches: Mapping[str, Any], pools: Mapping[str, Any]) -> ManagedMetr
     if not kinds:
         return None
     sides: dict[str, Counter[str]] = {"prefers": Counter(), "prefetched": Counter()}
-    for told in (caches, pools):
-        for question, found in (told.get("places") or {}).items():
+    for report in (caches, pools):
+        for question, found in (report.get("places") or {}).items():
             sides[question].update({side.removesuffix("_bytes"): size for side, size in found.items()})
     limit = pools.get("limit_bytes", caches.get("limit_bytes"))
     return ManagedMetrics(bytes=sum(kinds.values()), kinds=kinds, limit_bytes=limit, **sides)
 
 
-def _more(told: Reports, caches: Mapping[str, Any]) -> dict[str, Any]:
+def _more(reports: Reports, caches: Mapping[str, Any]) -> dict[str, Any]:
     known = {UNIFIED_MEMORY, MANAGED_MEMORY}
-    more = {title: values for title, values in told.items() if title not in known and not title.startswith(STAGED)}
+    more = {title: values for title, values in reports.items() if title not in known and not title.startswith(STAGED)}
     rest = {name: caches[name] for name in _BESIDES if name in caches}
     return more | ({_CACHES: rest} if rest else {})
 
 
 def host_memory() -> HostMetrics:
+    """Memory of this process."""
     own = process_memory()
     return HostMetrics(resident_bytes=own.resident, shared_bytes=own.shared, available_bytes=memory_limits()[0].bytes)

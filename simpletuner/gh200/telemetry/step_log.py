@@ -17,16 +17,20 @@ VARIABLE = "GH200_RUN_LOG"
 
 
 class RunLog:
+    """The file, closed at exit."""
+
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8", buffering=1)
         atexit.register(self.close)
 
     def write(self, kind: str, **values: Any) -> None:
-        told = {"kind": kind, "time": time.time(), **values, "resident_bytes": process_memory().resident}
-        self._file.write(json.dumps(told, default=str) + "\n")
+        """Append one line."""
+        entry = {"kind": kind, "time": time.time(), **values, "resident_bytes": process_memory().resident}
+        self._file.write(json.dumps(entry, default=str) + "\n")
 
     def step(self, trainer: Any, logs: dict[str, Any]) -> None:
+        """Append the values of an optimizer step."""
         config = trainer.config
         accumulation = int(config.gradient_accumulation_steps or 1)
         self.write(
@@ -43,6 +47,7 @@ class RunLog:
         )
 
     def close(self) -> None:
+        """Append the last line."""
         if not self._file.closed:
             self.write("end", runtime=StateHooks.get_gh200_runtime_config())
             self._file.close()

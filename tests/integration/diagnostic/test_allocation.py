@@ -49,9 +49,9 @@ def freed(machine: Machine) -> bool:
 
 def test_allocation_beyond_hbm_is_proved(machine: Machine) -> None:
     report = diagnosed(machine, hbm=64 * MIB)
-    told, outcome = finding(report, "allocation"), report["facts"]["allocation"]
-    assert told["status"] == "pass", told
-    assert "1.50 x HBM" in told["message"] and "not proved: speed" in told["message"]
+    check, outcome = finding(report, "allocation"), report["facts"]["allocation"]
+    assert check["status"] == "pass", check
+    assert "1.50 x HBM" in check["message"] and "not proved: speed" in check["message"]
     assert outcome["size_bytes"] == 96 * MIB and outcome["hbm_bytes"] == 64 * MIB
     assert outcome["filled"] == outcome["verified"] == outcome["moved_to_gpu"] == outcome["chunks"] > 8
     assert outcome["hbm_used_bytes"] == 64 * MIB and outcome["freed"] is True
@@ -85,41 +85,41 @@ def test_allocation_and_bandwidth_through_the_older_bindings(machine: Machine) -
 )
 def test_allocation_that_fails_half_way(machine: Machine, faults: dict[str, object], words: str) -> None:
     report = diagnosed(machine, hbm=64 * MIB, **faults)
-    told = finding(report, "allocation")
-    assert told["status"] == "fail" and words in told["message"] and told["fix"], told
+    check = finding(report, "allocation")
+    assert check["status"] == "fail" and words in check["message"] and check["fix"], check
     assert freed(machine) and report["summary"]["exit_code"] == 1
-    assert "were rejected" in told["message"] or "the memory was freed" in told["message"]
+    assert "were rejected" in check["message"] or "the memory was freed" in check["message"]
 
 
 def test_allocation_says_when_it_cannot_free(machine: Machine) -> None:
-    told = finding(diagnosed(machine, hbm=64 * MIB, fail="cuMemFree_v2", fail_code=700), "allocation")
+    check = finding(diagnosed(machine, hbm=64 * MIB, fail="cuMemFree_v2", fail_code=700), "allocation")
     assert (
-        told["status"] == "fail"
-        and "could not be freed" in told["message"]
-        and "goes with this process" in told["message"]
+        check["status"] == "fail"
+        and "could not be freed" in check["message"]
+        and "goes with this process" in check["message"]
     )
 
 
 def test_allocation_after_which_no_call_succeeds(machine: Machine) -> None:
     report = diagnosed(machine, hbm=64 * MIB, fail="*", fail_code=719, fail_after=120)
-    told = finding(report, "allocation")
-    assert told["status"] == "fail" and "CUDA_ERROR_LAUNCH_FAILED" in told["message"], told
-    assert "could not be freed" in told["message"] and report["facts"]["allocation"]["filled"] > 0
+    check = finding(report, "allocation")
+    assert check["status"] == "fail" and "CUDA_ERROR_LAUNCH_FAILED" in check["message"], check
+    assert "could not be freed" in check["message"] and report["facts"]["allocation"]["filled"] > 0
 
 
 def test_allocation_on_a_gpu_that_cannot_be_opened(machine: Machine) -> None:
     report = diagnosed(machine, "--bandwidth", fail="cuDevicePrimaryCtxRetain", fail_code=46)
     for name in ("allocation", "bandwidth"):
-        told = finding(report, name)
-        assert told["status"] == "fail" and "CUDA_ERROR_DEVICE_UNAVAILABLE" in told["message"]
+        check = finding(report, name)
+        assert check["status"] == "fail" and "CUDA_ERROR_DEVICE_UNAVAILABLE" in check["message"]
 
 
 @pytest.mark.parametrize(
     ("faults", "words"), [({"concurrent": 0}, "no concurrent managed access"), ({"devices": 0}, "no CUDA device")]
 )
 def test_allocation_is_left_out_where_it_cannot_be_had(machine: Machine, faults: dict[str, object], words: str) -> None:
-    told = finding(diagnosed(machine, **faults), "allocation")
-    assert told["status"] == "skip" and words in told["message"]
+    check = finding(diagnosed(machine, **faults), "allocation")
+    assert check["status"] == "skip" and words in check["message"]
     assert not machine.calls("cuMemAllocManaged")
 
 
@@ -213,15 +213,15 @@ def test_bandwidth_measures_three_paths_both_ways(machine: Machine) -> None:
 
 
 def test_bandwidth_on_pcie_is_not_judged(machine: Machine) -> None:
-    told = finding(diagnosed(machine, "--bandwidth", "--skip-allocation", mode="pcie"), "bandwidth")
-    assert told["status"] == "pass" and "not judged" in told["message"]
+    check = finding(diagnosed(machine, "--bandwidth", "--skip-allocation", mode="pcie"), "bandwidth")
+    assert check["status"] == "pass" and "not judged" in check["message"]
 
 
 @pytest.mark.parametrize("call", ["cuMemHostAlloc", "cuMemAlloc_v2", "cuMemcpyDtoHAsync_v2", "cuMemGetInfo_v2"])
 def test_bandwidth_frees_what_it_had(machine: Machine, call: str) -> None:
-    told = finding(
+    check = finding(
         diagnosed(machine, "--bandwidth", "--skip-allocation", fail=call, fail_code=2, fail_after=0), "bandwidth"
     )
-    assert told["status"] == "fail" and "CUDA_ERROR_OUT_OF_MEMORY" in told["message"], told
+    assert check["status"] == "fail" and "CUDA_ERROR_OUT_OF_MEMORY" in check["message"], check
     for made, gone in (("cuMemAlloc_v2", "cuMemFree_v2"), ("cuMemHostAlloc", "cuMemFreeHost")):
         assert len([item for item in machine.calls(made) if item["result"] == "0"]) == len(machine.calls(gone))

@@ -161,13 +161,17 @@ def smi(directory: Path, body: str) -> Path:
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
-def test_nvidia_smi_alone_tells_enough(tmp_path: Path) -> None:
+def test_nvidia_smi_alone_is_enough(tmp_path: Path) -> None:
     smi(tmp_path, "echo '0, NVIDIA GH200 480GB, 565.57.01, 9.0, 97871, 600, GPU-5d1c'")
     done = run(tmp_path, "--skip-allocation", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
     report = json.loads(done.stdout)
     assert report["facts"]["gpus"]["source"] == "nvidia-smi"
-    told = {check["id"]: check["status"] for check in report["checks"]}
-    assert told["cuda_device"] == "pass" and told["driver_version"] == "warn" and told["managed_memory"] == "skip"
+    statuses = {check["id"]: check["status"] for check in report["checks"]}
+    assert (
+        statuses["cuda_device"] == "pass"
+        and statuses["driver_version"] == "warn"
+        and statuses["managed_memory"] == "skip"
+    )
 
 
 @pytest.mark.parametrize("body", ["exit 9", "echo garbage", "echo 'NVIDIA-SMI has failed' >&2; exit 9", "true"])
@@ -225,7 +229,7 @@ def torch_like(directory: Path, body: str) -> Machine:
         ("import sys; sys.exit('no kernel image')", "no kernel image"),
     ],
 )
-def test_broken_torch_is_told_by_its_last_line(body: str, said: str, tmp_path: Path) -> None:
+def test_broken_torch_is_reported_by_its_last_line(body: str, said: str, tmp_path: Path) -> None:
     software = read_software(torch_like(tmp_path, body))
     assert software.torch is not None and software.torch.error == said
 

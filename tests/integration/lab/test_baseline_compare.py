@@ -80,7 +80,7 @@ def test_a_drifting_run_widens_the_interval() -> None:
     assert compare(before, drifting).verdict == "inconclusive"
 
 
-def test_the_work_of_others_is_not_held_against_a_run() -> None:
+def test_load_of_other_processes_is_no_regression() -> None:
     quiet, slow = record(), record(0.13, seed=2, other_work=0.4)
     found = compare(quiet, slow)
     assert found.verdict == "inconclusive" and "40% of the machine" in found.warnings[0]
@@ -92,7 +92,7 @@ def test_the_work_of_others_is_not_held_against_a_run() -> None:
 def test_what_differs_is_named() -> None:
     machine = {"cpu": "another CPU", "cpus": 72, "ram_gib": 480, "gpus": ["NVIDIA GH200"]}
     versions = {"upstream": "4.9.0", "torch": "2.14.1", "python": "3.13.0"}
-    told = "\n".join(compare(record(machine=machine, versions=versions, features="on"), record()).warnings)
+    warnings = "\n".join(compare(record(machine=machine, versions=versions, features="on"), record()).warnings)
     for name in (
         "features: 'off' now, 'on' in",
         "'another CPU'",
@@ -101,8 +101,8 @@ def test_what_differs_is_named() -> None:
         "NVIDIA GH200",
         "'4.10.1' now, '4.9.0' in",
     ):
-        assert name in told
-    assert "torch" not in told and "Python" not in told
+        assert name in warnings
+    assert "torch" not in warnings and "Python" not in warnings
 
 
 DAMAGED: dict[str, Any] = {
@@ -139,7 +139,7 @@ def captured(*arguments: str, cwd: Path, fork: str = "nowhere") -> subprocess.Co
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--compare", "nowhere"], "does not exist"),
         (["--compare", "damaged"], "is damaged"),
@@ -149,11 +149,11 @@ def captured(*arguments: str, cwd: Path, fork: str = "nowhere") -> subprocess.Co
         ([], "no SimpleTuner tree"),
     ],
 )
-def test_bad_input_is_exit_code_2_before_any_training(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_bad_input_is_exit_code_2_before_any_training(tmp_path: Path, arguments: list[str], message: str) -> None:
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "baseline.json").write_text("{}")
     done = captured(*arguments, cwd=tmp_path)
-    assert done.returncode == 2 and told in done.stderr and done.stdout == ""
+    assert done.returncode == 2 and message in done.stderr and done.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
 
 
@@ -184,7 +184,7 @@ def test_no_baseline_is_ever_lost(tmp_path: Path) -> None:
     assert earlier == ["first", "second"] and compared == ["compared", "compared again"]
 
 
-def test_the_kernels_accounts_tell_own_work_from_that_of_others() -> None:
+def test_the_kernels_accounts_separate_own_work_from_that_of_others() -> None:
     """A busy child in a group of its own: as the run it is own work, otherwise it is the work of others."""
     busy = "import time\nend = time.time() + 3\nwhile time.time() < end: pass"
     with subprocess.Popen([sys.executable, "-c", busy], start_new_session=True) as child:

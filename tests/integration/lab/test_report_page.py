@@ -99,11 +99,11 @@ def test_report_page_has_words_instead_of_raw_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "shown"),
     [(0, "0 bytes"), (999, "999 bytes"), (9520, "9.5 KB"), (287232, "287.2 KB"), (3.2e12, "3200.0 GB")],
 )
-def test_report_page_has_figures_with_sensible_units(number: float, told: str) -> None:
-    assert size(number) == told
+def test_report_page_has_measurements_with_sensible_units(number: float, shown: str) -> None:
+    assert size(number) == shown
 
 
 def test_a_log_that_was_cut_off_by_a_kill_has_no_end(tmp_path: Path) -> None:

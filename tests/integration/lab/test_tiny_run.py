@@ -39,7 +39,7 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path / "lab", tmp_path / "tree")
 
 
-def told(output: Path, rank: int = 0) -> dict[str, Any]:
+def reported(output: Path, rank: int = 0) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads((output / f"rank{rank}.json").read_text())
     return answer
 
@@ -47,7 +47,7 @@ def told(output: Path, rank: int = 0) -> dict[str, Any]:
 def test_a_run_inherits_nothing_of_another(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONFIG_BACKEND", "toml")
     monkeypatch.setenv("SIMPLETUNER_ENV", "examples")
-    seen = told(lab.run("first", lab.config("off"), launcher=CPU).output)["environment"]
+    seen = reported(lab.run("first", lab.config("off"), launcher=CPU).output)["environment"]
     assert seen["CONFIG_BACKEND"] == "json" and seen["PYTHONPATH"] == str(lab.tree)
     assert seen["CUDA_VISIBLE_DEVICES"] == "" and seen["PYTHONHASHSEED"] == "0"
     assert not {"SIMPLETUNER_ENV", "SIMPLETUNER_SKIP_TORCH"} & seen.keys()
@@ -55,14 +55,14 @@ def test_a_run_inherits_nothing_of_another(lab: Lab, monkeypatch: pytest.MonkeyP
 
 def test_a_command_in_front_runs_the_trainer_and_may_lend_a_gpu(lab: Lab) -> None:
     lent = Launcher(gpu=True, prefix=("env", "LENT=one"))
-    seen = told(lab.run("lent", lab.config(), launcher=lent).output)["environment"]
+    seen = reported(lab.run("lent", lab.config(), launcher=lent).output)["environment"]
     assert seen["LENT"] == "one" and "ACCELERATE_USE_CPU" not in seen
 
 
 def test_two_ranks_and_only_two(lab: Lab) -> None:
     run = lab.run("two", lab.config(), launcher=Launcher(gpu=False, ranks=2))
     assert run.code == 0, run.text[-2000:]
-    assert [told(run.output, rank)["environment"]["WORLD_SIZE"] for rank in (0, 1)] == ["2", "2"]
+    assert [reported(run.output, rank)["environment"]["WORLD_SIZE"] for rank in (0, 1)] == ["2", "2"]
     with pytest.raises(ValueError, match="one rank"):
         Launcher(documented=True, ranks=2)
 

@@ -165,9 +165,9 @@ def test_children_end_with_the_time_limit_and_with_the_script(tmp_path: Path, li
         assert wait_until(lambda: len(still_there(mark)) == 2)
         if stop is not None:
             runner.send_signal(stop)
-        _, told = runner.communicate(timeout=60)
+        _, errors = runner.communicate(timeout=60)
     assert runner.returncode != 0
-    assert stop is not None or "did not end within 2 s" in told
+    assert stop is not None or "did not end within 2 s" in errors
     assert wait_until(lambda: not still_there(mark))
 
 

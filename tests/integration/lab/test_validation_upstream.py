@@ -377,8 +377,8 @@ FEATURES = {
         GAIN = 1.0
         def load_audio(source):
             stream = source if hasattr(source, "read") or isinstance(source, str) else io.BytesIO(source)
-            with wave.open(stream, "rb") as sound:
-                frames, rate = sound.readframes(sound.getnframes()), sound.getframerate()
+            with wave.open(stream, "rb") as audio:
+                frames, rate = audio.readframes(audio.getnframes()), audio.getframerate()
             return torch.frombuffer(bytearray(frames), dtype=torch.int16).view(-1, 2).t() / 32768 * GAIN, rate
         """,
     "simpletuner/helpers/data_backend/__init__.py": "",
@@ -435,13 +435,13 @@ def test_manual_validation_is_compared_in_both_trees(place: Place) -> None:
         manual_validation(place)
 
 
-def test_sound_is_compared_with_what_was_written(place: Place) -> None:
+def test_audio_is_compared_with_what_was_written(place: Place) -> None:
     write(place.fork, FEATURES)
     write(pristine(place), FEATURES)
     assert "the same samples in both trees from path, bytes, stream, data backend" in audio(place)
     for tree in (place.fork, pristine(place)):
         spoil(tree, "simpletuner/helpers/audio.py", "GAIN = 1.0", "GAIN = 0.5")
-    with pytest.raises(Failed, match="sound comes out different"):
+    with pytest.raises(Failed, match="audio comes out different"):
         audio(place)
 
 

@@ -18,7 +18,7 @@ from preemption_trainer import Trainer, preemption_of
 from gh200_lab.place import ROOT
 from simpletuner.gh200.preemption import hooks
 from simpletuner.gh200.preemption.hooks import Preemption, RandomStates
-from simpletuner.gh200.preemption.marker import MARKER, PLACE, place_in
+from simpletuner.gh200.preemption.marker import MARKER, MICRO_STEP, saved_micro_step
 from simpletuner.gh200.preemption.signals import EXIT_CODE, PreemptionError
 from simpletuner.gh200.trainer import LoopCount
 
@@ -33,67 +33,67 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
 
 
 @pytest.fixture
-def leaving(trainer: Trainer) -> Preemption:
+def preemption(trainer: Trainer) -> Preemption:
     return preemption_of(trainer)
 
 
-def test_superchip_a_run_that_leaves_has_not_counted_the_next_micro_batch(
-    trainer: Trainer, leaving: Preemption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_preempted_run_has_not_counted_the_next_micro_batch(
+    trainer: Trainer, preemption: Preemption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooks, "_leaving", lambda: leaving)
+    monkeypatch.setattr(hooks, "_preemption", lambda: preemption)
     LoopCount(trainer)  # type: ignore[arg-type]
     trainer._exit_on_signal()
     assert trainer._gh200_step == 10
-    leaving.signals.asked_with, trainer.state["global_step"] = signal.SIGTERM, 5
+    preemption.signals.asked_with, trainer.state["global_step"] = signal.SIGTERM, 5
     with pytest.raises(SystemExit):
         trainer._exit_on_signal()
-    assert (trainer.asked, trainer._gh200_step, place_in(tmp_path / "checkpoint-5")) == (2, 10, 10)
+    assert (trainer.asked, trainer._gh200_step, saved_micro_step(tmp_path / "checkpoint-5")) == (2, 10, 10)
 
 
-def test_superchip_nothing_is_left_before_a_window_has_closed(trainer: Trainer, leaving: Preemption) -> None:
-    leaving.signals.asked_with = signal.SIGTERM
-    leaving.leave_if_asked()
-    leaving.leave_if_asked()
+def test_a_run_does_not_stop_before_a_window_has_closed(trainer: Trainer, preemption: Preemption) -> None:
+    preemption.signals.asked_with = signal.SIGTERM
+    preemption.stop_if_requested()
+    preemption.stop_if_requested()
     assert trainer.saves == 0
 
 
-def test_superchip_the_closed_window_is_saved_as_it_was(trainer: Trainer, leaving: Preemption, tmp_path: Path) -> None:
+def test_the_closed_window_is_saved_as_it_was(trainer: Trainer, preemption: Preemption, tmp_path: Path) -> None:
     trainer.state["global_step"] = 5
-    leaving.leave_if_asked()
+    preemption.stop_if_requested()
     trainer.state["global_step"] = 6
-    leaving.signals.asked_with = signal.SIGUSR1
-    before = RandomStates.now()
+    preemption.signals.asked_with = signal.SIGUSR1
+    before = RandomStates.capture()
     with pytest.raises(SystemExit) as left:
-        leaving.leave_if_asked()
-    assert left.value.code == EXIT_CODE and leaving.signals.leaving
+        preemption.stop_if_requested()
+    assert left.value.code == EXIT_CODE and preemption.signals.saved
     marker = json.loads((tmp_path / MARKER).read_text())
     assert (marker["checkpoint"], marker["step"], marker["signal"], marker["rank"]) == ("checkpoint-6", 6, "SIGUSR1", 0)
     checkpoint = tmp_path / "checkpoint-6"
     kept = torch.load(checkpoint / "random_states_0.pkl", weights_only=False)
     assert kept["random_state"] == before.of_python and torch.equal(kept["torch_manual_seed"], before.of_torch)
     assert (kept["numpy_random_seed"][1] == before.of_numpy[1]).all()
-    assert place_in(checkpoint) == 9 and (checkpoint / PLACE).is_file()
+    assert saved_micro_step(checkpoint) == 9 and (checkpoint / MICRO_STEP).is_file()
 
 
-def test_superchip_a_checkpoint_of_this_window_is_not_written_twice(trainer: Trainer, leaving: Preemption) -> None:
+def test_a_checkpoint_of_this_window_is_not_written_twice(trainer: Trainer, preemption: Preemption) -> None:
     trainer.state["global_step"] = 7
     trainer.checkpoint_state_save(trainer.config.output_dir)
-    leaving.signals.asked_with = signal.SIGTERM
+    preemption.signals.asked_with = signal.SIGTERM
     with pytest.raises(SystemExit):
-        leaving.leave_if_asked()
+        preemption.stop_if_requested()
     assert trainer.saves == 1
 
 
-def test_superchip_a_full_disk_is_an_error_and_no_marker(trainer: Trainer, leaving: Preemption, tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_no_marker(trainer: Trainer, preemption: Preemption, tmp_path: Path) -> None:
     trainer.state["global_step"], trainer.full = 8, True
-    leaving.signals.asked_with = signal.SIGTERM
+    preemption.signals.asked_with = signal.SIGTERM
     with pytest.raises(PreemptionError, match="No space left on device"):
-        leaving.leave_if_asked()
+        preemption.stop_if_requested()
     assert not (tmp_path / MARKER).exists()
 
 
-def test_superchip_the_next_start_takes_the_marker_away_and_finds_its_place(
-    trainer: Trainer, leaving: Preemption, tmp_path: Path
+def test_the_next_start_removes_the_marker_and_resumes_the_micro_step(
+    trainer: Trainer, preemption: Preemption, tmp_path: Path
 ) -> None:
     checkpoint = Path(trainer.checkpoint_state_save(str(tmp_path)))
     (tmp_path / MARKER).write_text("{}")
@@ -103,7 +103,7 @@ def test_superchip_the_next_start_takes_the_marker_away_and_finds_its_place(
     assert again.resumed_at == 9
 
 
-def test_superchip_one_signalled_rank_of_two_takes_the_other_with_it(tmp_path: Path) -> None:
+def test_one_signalled_rank_of_two_stops_both(tmp_path: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(HERE / "preemption_trainer.py")]
     variables = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -74,8 +74,8 @@ class Job:
         if warn:
             self._wait_for(self.fake / "started")
             process.send_signal(signal.SIGUSR1)
-        told, _ = process.communicate(timeout=60)
-        return process.returncode, told
+        output, _ = process.communicate(timeout=60)
+        return process.returncode, output
 
     def _wait_for(self, path: Path) -> None:
         until = time.monotonic() + 30
@@ -92,10 +92,10 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_superchip_a_warned_job_leaves_and_is_queued_again(job: Job) -> None:
-    code, told = job.run("leaves", warn=True)
-    assert code == 0 and "requeue 42" in job.asked_of_slurm(), told
-    assert "queued again, to go on from checkpoint-7" in told
+def test_a_warned_job_stops_and_is_requeued(job: Job) -> None:
+    code, output = job.run("leaves", warn=True)
+    assert code == 0 and "requeue 42" in job.asked_of_slurm(), output
+    assert "queued again, to go on from checkpoint-7" in output
     assert (job.fake / "scancel.said").read_text() == "--signal=USR1 42\n"
     started = json.loads((job.fake / "started").read_text())
     assert started["ignored"], "the launcher would die of the ranks' signal"
@@ -105,29 +105,29 @@ def test_superchip_a_warned_job_leaves_and_is_queued_again(job: Job) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_superchip_an_end_of_its_own_is_not_queued_again(job: Job, code: int) -> None:
+def test_another_exit_code_is_not_requeued(job: Job, code: int) -> None:
     # What an earlier run has left says nothing about this one.
     job.output.mkdir()
     (job.output / "gh200_left.json").write_text("{}")
-    ended, told = job.run(str(code))
-    assert ended == code, told
+    ended, output = job.run(str(code))
+    assert ended == code, output
     assert "requeue" not in job.asked_of_slurm()
 
 
-def test_superchip_its_own_code_is_queued_again_and_without_progress_not_for_ever(job: Job) -> None:
+def test_exit_code_85_is_requeued_but_not_for_ever_without_progress(job: Job) -> None:
     outcomes = [job.run("85", GH200_FRUITLESS="2")[0] for _ in range(4)]
     assert outcomes == [0, 0, 4, 4] and job.asked_of_slurm().count("requeue 42") == 2
     (job.output / "checkpoint-9").mkdir()
     assert job.run("85", GH200_FRUITLESS="2")[0] == 0
 
 
-def test_superchip_a_run_that_does_not_leave_in_time_is_queued_again_too(job: Job) -> None:
-    code, told = job.run("deaf", warn=True, GH200_LEAVE_SECONDS="1")
-    assert code == 0 and "did not leave within 1 s" in told and "requeue 42" in job.asked_of_slurm()
+def test_a_run_that_does_not_stop_in_time_is_requeued_too(job: Job) -> None:
+    code, output = job.run("deaf", warn=True, GH200_LEAVE_SECONDS="1")
+    assert code == 0 and "did not leave within 1 s" in output and "requeue 42" in job.asked_of_slurm()
     os.kill(int((job.fake / "step").read_text()), signal.SIGKILL)
 
 
-def test_superchip_a_config_that_does_not_listen_is_rejected_before_anything_starts(job: Job) -> None:
+def test_a_config_without_checkpoint_on_signal_is_rejected_before_anything_starts(job: Job) -> None:
     (job.directory / "config.json").write_text(json.dumps({"output_dir": "out"}))
-    code, told = job.run("0")
-    assert code == 4 and "checkpoint_on_signal is not true" in told and not (job.fake / "started").exists()
+    code, output = job.run("0")
+    assert code == 4 and "checkpoint_on_signal is not true" in output and not (job.fake / "started").exists()

@@ -153,7 +153,7 @@ def test_env_script_leaves_the_keys_out_and_says_why(lab: Lab, build: str) -> No
     assert "left out  PYTORCH_CUDA_ALLOC_CONF" in done.stderr and reason in done.stderr
 
 
-def test_env_script_asks_the_python_it_is_told_to(lab: Lab) -> None:
+def test_env_script_asks_the_python_it_is_given(lab: Lab) -> None:
     lab.torch(PATCHED)
     broken = lab.run(str(SCRIPT), "--print", GH200_PYTHON=str(lab.directory / "nowhere"))
     assert "nowhere is no program" in broken.stderr and "ALLOC" not in broken.stdout

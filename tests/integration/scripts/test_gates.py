@@ -1,4 +1,4 @@
-"""The gates can shut: a module in no room, an import against the layers or inside a function, an unused name, a wrong type."""
+"""The checks fail for a module in no package, an import against the layers or inside a function, an unused name, a wrong type."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_layers_of_this_checkout_hold(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "line", "told"),
+    ("file", "line", "message"),
     [
         ("simpletuner/gh200/stray.py", "", "stray"),
         ("simpletuner/gh200/errors.py", "from .config import keys", "gh200.errors -> simpletuner.gh200.config"),
@@ -47,7 +47,7 @@ def test_the_layers_of_this_checkout_hold(checkout: Path) -> None:
         ("gh200_rebase/errors.py", "from gh200_lab import place", "gh200_rebase.errors -> gh200_lab.place"),
     ],
 )
-def test_a_door_that_is_forced_is_named(checkout: Path, file: str, line: str, told: str) -> None:
+def test_a_broken_contract_is_named(checkout: Path, file: str, line: str, message: str) -> None:
     path = checkout / file
     before = path.read_text() if path.exists() else None
     path.write_text(f"{before or ''}\n{line}\n")
@@ -55,7 +55,7 @@ def test_a_door_that_is_forced_is_named(checkout: Path, file: str, line: str, to
         done = gate(checkout, "lint-imports", "--no-cache")
     finally:
         path.write_text(before) if before is not None else path.unlink()
-    assert done.returncode == 1 and told in " ".join(done.stdout.split()), done.stdout
+    assert done.returncode == 1 and message in " ".join(done.stdout.split()), done.stdout
 
 
 def test_an_unused_name_is_found(checkout: Path) -> None:

@@ -31,7 +31,7 @@ def stage(log: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_quiet_stage_takes_one_row_of_a_terminal(columns: int, tmp_path: Path) -> None:
+def test_stage_takes_one_row_of_a_terminal(columns: int, tmp_path: Path) -> None:
     log = tmp_path / "logs/a.log"
     options = ["--percent", r"\[ *([0-9]+)%\]", "--done", "^Installed .*"]
     seen = in_terminal(stage(log, *options, "packages", "--", "bash", "-c", TALKER), columns, tmp_path)
@@ -41,14 +41,14 @@ def test_quiet_stage_takes_one_row_of_a_terminal(columns: int, tmp_path: Path) -
     assert len(log.read_text().splitlines()) == 81
 
 
-def test_quiet_bar_from_counted_lines(tmp_path: Path) -> None:
+def test_bar_from_counted_lines(tmp_path: Path) -> None:
     counted = ["--counted", "^ *Downloaded ", "^ *Downloading "]
     script = "echo Downloading a; echo Downloading b; echo ' Downloaded a'; sleep 2"
     seen = in_terminal(stage(tmp_path / "a.log", *counted, "t", "--", "bash", "-c", script), 80, tmp_path)
     assert any("50% Downloaded a" in frame for frame in seen.frames[0]), seen.frames
 
 
-def test_quiet_without_a_terminal_is_a_plain_line(tmp_path: Path) -> None:
+def test_without_a_terminal_is_a_plain_line(tmp_path: Path) -> None:
     done = subprocess.run(
         stage(tmp_path / "a.log", "packages", "--", "bash", "-c", TALKER), capture_output=True, text=True
     )
@@ -57,24 +57,24 @@ def test_quiet_without_a_terminal_is_a_plain_line(tmp_path: Path) -> None:
     assert done.stderr.startswith("packages ")
 
 
-def test_quiet_shows_the_end_of_the_log_that_matters(tmp_path: Path) -> None:
-    script = "seq 500; echo 'error: no room'; echo '  fix: make some'; exit 3"
+def test_shows_the_end_of_the_log_that_matters(tmp_path: Path) -> None:
+    script = "seq 500; echo 'error: no space'; echo '  fix: make some'; exit 3"
     log = tmp_path / "a.log"
     log.write_text("error: of a stage before\n")
     seen = in_terminal(stage(log, "t", "--", "bash", "-c", script), 80, tmp_path)
     assert seen.code == 3 and seen.rows <= 5
     assert seen.lines[0].startswith("t                failed, exit code 3")
-    assert [line.strip() for line in seen.lines[1:]] == ["error: no room", "fix: make some", "all of it: a.log"]
+    assert [line.strip() for line in seen.lines[1:]] == ["error: no space", "fix: make some", "all of it: a.log"]
 
 
-def test_quiet_failure_without_a_word_of_error_shows_the_last_lines(tmp_path: Path) -> None:
+def test_failure_without_a_word_of_error_shows_the_last_lines(tmp_path: Path) -> None:
     script = "import os, signal; [print(n) for n in range(99)]; os.kill(os.getpid(), signal.SIGSEGV)"
     command = stage(tmp_path / "a.log", "t", "--", sys.executable, "-u", "-c", script)
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 128 + signal.SIGSEGV and "\n  98\n" in done.stderr and "\n  50\n" not in done.stderr
 
 
-def test_quiet_gives_way_to_verbose(tmp_path: Path) -> None:
+def test_gives_way_to_verbose(tmp_path: Path) -> None:
     done = subprocess.run(
         stage(tmp_path / "a.log", "-v", "t", "--", "bash", "-c", "seq 300; printf '\\xff\\n'"),
         capture_output=True,
@@ -84,7 +84,7 @@ def test_quiet_gives_way_to_verbose(tmp_path: Path) -> None:
     assert shown[0] == "t:" and shown[1:301] == [str(number) for number in range(1, 301)]
 
 
-def test_quiet_line_holds_for_wide_letters_and_a_terminal_of_no_width(tmp_path: Path) -> None:
+def test_line_holds_for_wide_letters_and_a_terminal_of_no_width(tmp_path: Path) -> None:
     script = "printf '大きな名前のファイルを読んでいます%.0s' 1 2 3 4 5 6 7 8; echo; sleep 1"
     for columns in (10, 60):
         seen = in_terminal(stage(tmp_path / "a.log", "t", "--", "bash", "-c", script), columns, tmp_path)
@@ -92,7 +92,7 @@ def test_quiet_line_holds_for_wide_letters_and_a_terminal_of_no_width(tmp_path: 
         assert frames and all(frame.isascii() and len(frame) < columns for frame in frames), frames
 
 
-def test_quiet_stage_that_is_ended_takes_its_command_along(tmp_path: Path) -> None:
+def test_stage_that_is_ended_takes_its_command_along(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     process = subprocess.Popen(
         stage(tmp_path / "a.log", "t", "--", "bash", "-c", f"echo $$ >{note}; exec sleep 600"),
@@ -106,7 +106,7 @@ def test_quiet_stage_that_is_ended_takes_its_command_along(tmp_path: Path) -> No
         os.kill(int(note.read_text()), 0)
 
 
-def test_quiet_logs_of_two_at_once_are_two_and_old_ones_go(tmp_path: Path) -> None:
+def test_logs_of_two_at_once_are_two_and_old_ones_go(tmp_path: Path) -> None:
     script = f'source "{ROOT}/scripts/lib/bootstrap.sh"; source "{ROOT}/scripts/lib/stages.sh"; '
     script += (
         'gh200_home() { echo "$1"; }; gh200_home() { echo ' + str(tmp_path) + "; }; gh200_open_log run; echo $GH200_LOG"
@@ -156,7 +156,7 @@ def suites(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
-def test_quiet_tests_end_with_what_pytest_ends_with(checkout: Path) -> None:
+def test_tests_end_with_what_pytest_ends_with(checkout: Path) -> None:
     done = suites(checkout)
     assert done.returncode == 0, done.stderr
     assert "talk" not in done.stdout + done.stderr and len((done.stdout + done.stderr).splitlines()) < 15
@@ -168,7 +168,7 @@ def test_quiet_tests_end_with_what_pytest_ends_with(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("suite", ["unit", "e2e"])
-def test_quiet_tests_show_a_failure_whole(checkout: Path, suite: str) -> None:
+def test_tests_show_a_failure_whole(checkout: Path, suite: str) -> None:
     broken = checkout / f"tests/{suite}/test_{suite}.py"
     broken.write_text(broken.read_text() + "def test_bad():\n    wanted = 41\n    assert wanted == 42\n")
     done = suites(checkout)
@@ -178,7 +178,7 @@ def test_quiet_tests_show_a_failure_whole(checkout: Path, suite: str) -> None:
 
 
 @pytest.mark.parametrize("suite", ["unit", "e2e"])
-def test_quiet_tests_fail_by_the_exit_code_whatever_was_printed(checkout: Path, suite: str) -> None:
+def test_tests_fail_by_the_exit_code_whatever_was_printed(checkout: Path, suite: str) -> None:
     ends = "def pytest_unconfigure():\n    import os\n    os._exit(3)\n"
     (checkout / f"tests/{suite}/conftest.py").write_text(ends)
     done = suites(checkout)
@@ -186,7 +186,7 @@ def test_quiet_tests_fail_by_the_exit_code_whatever_was_printed(checkout: Path, 
     assert done.stdout.count("30 passed") == 2
 
 
-def test_quiet_tests_in_a_terminal(checkout: Path) -> None:
+def test_tests_in_a_terminal(checkout: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("GH200_LOG", "PYTEST"))}
     for columns in (80, 120):
         seen = in_terminal([str(checkout / "scripts/run_all_tests.sh"), "--fast"], columns, checkout, environment)
@@ -207,7 +207,7 @@ with stages.Stage("training", stages.Log(Path("a.log"))) as stage:
 """
 
 
-def test_quiet_quick_start_shows_what_upstream_says_and_not_what_its_libraries_do(tmp_path: Path) -> None:
+def test_quick_start_shows_lines_of_simpletuner_and_not_of_its_libraries(tmp_path: Path) -> None:
     log = stages.Log(tmp_path / "a.log")
     log.path.write_text(
         "[RANK 0] 2026 [INFO] Loading tokenizer\nW1117 08:41 torch/utils: a warning\nTo avoid it, ...\n"
@@ -217,7 +217,7 @@ def test_quiet_quick_start_shows_what_upstream_says_and_not_what_its_libraries_d
     assert quickstart._progress(tmp_path / "run.jsonl", 24, log) == (None, "loading")
 
 
-def test_quiet_quick_start_on_a_full_disk_says_so(
+def test_quick_start_on_a_full_disk_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> None:
@@ -236,13 +236,13 @@ def test_quiet_quick_start_on_a_full_disk_says_so(
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_quiet_quick_start_keeps_loss_and_rate_in_sight(columns: int, tmp_path: Path) -> None:
+def test_quick_start_keeps_loss_and_rate_in_sight(columns: int, tmp_path: Path) -> None:
     seen = in_terminal([sys.executable, "-c", LONG], columns, tmp_path, os.environ | {"PYTHONPATH": str(ROOT)})
     assert seen.code == 0, seen.raw
     assert any("1600/24000 loss 1.054 lr 1.3e-05" in frame for frame in seen.frames[0]), seen.frames
 
 
-def test_quiet_stage_whose_terminal_is_closed_ends_its_command(tmp_path: Path) -> None:
+def test_stage_whose_terminal_is_closed_ends_its_command(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     process = subprocess.Popen(
         stage(tmp_path / "a.log", "t", "--", "bash", "-c", f"echo $$ >{note}; exec sleep 600"),
@@ -277,9 +277,7 @@ bar.close()
 @pytest.mark.parametrize("columns", [80, 120, 160])
 @pytest.mark.parametrize("total", [24, 100_000])
 @pytest.mark.parametrize("extra", [{}, {"prodigy_d": 0.001}], ids=["plain", "prodigy"])
-def test_quiet_bar_keeps_loss_and_rate_in_sight(
-    columns: int, total: int, extra: dict[str, float], tmp_path: Path
-) -> None:
+def test_bar_keeps_loss_and_rate_in_sight(columns: int, total: int, extra: dict[str, float], tmp_path: Path) -> None:
     script = tmp_path / "bar.py"
     script.write_text("from gh200_lab.checkout import see_this_checkout; see_this_checkout()\n" + BAR)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -294,7 +292,7 @@ def test_quiet_bar_keeps_loss_and_rate_in_sight(
         assert "accum=16, eff_batch=128" in last
 
 
-def test_quiet_console_says_the_rank_once_and_keeps_the_level(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_console_says_the_rank_once_and_keeps_the_level(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = tmp_path / "log.py"
     script.write_text(
         "from gh200_lab.checkout import see_this_checkout; see_this_checkout()\n"

@@ -77,7 +77,7 @@ def test_several_at_once_do_the_work_once(checkout: Checkout) -> None:
 
 
 class Forgetful(SimpleHTTPRequestHandler):
-    """Serves pages that are stale at once: uv has to ask again, unless it is told to work from its cache."""
+    """Serves pages that are stale at once: uv has to ask again, unless it works offline."""
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "max-age=0")

@@ -16,7 +16,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_quiet_set_up_in_a_terminal(checkout: Checkout, columns: int) -> None:
+def test_set_up_in_a_terminal(checkout: Checkout, columns: int) -> None:
     first = in_terminal(checkout.command(), columns, checkout.root, checkout.environment)
     assert first.code == 0 and [line.split()[0] for line in first.lines] == ["Python", "packages", ".venv"]
     assert "Installed 4 packages" in first.lines[1]
@@ -26,10 +26,10 @@ def test_quiet_set_up_in_a_terminal(checkout: Checkout, columns: int) -> None:
     assert len(again.lines) == 1 and "ready:" in again.lines[0]
 
 
-def test_quiet_set_up_shows_what_went_wrong(checkout: Checkout) -> None:
+def test_set_up_shows_what_went_wrong(checkout: Checkout) -> None:
     (checkout.root.parent / "wheels/twig-2.0-py3-none-any.whl").write_bytes(b"cut off")
-    told = checkout.setup("--tool-only", code=4)
-    assert "twig" in told and "error: could not finish" in told and "all of it: " in told
+    output = checkout.setup("--tool-only", code=4)
+    assert "twig" in output and "error: could not finish" in output and "all of it: " in output
 
 
 def test_verbose_set_up_shows_everything(checkout: Checkout) -> None:
@@ -78,7 +78,7 @@ def test_an_environment_from_before_gets_the_command_too(checkout: Checkout) -> 
 @pytest.mark.parametrize(
     "named", [["--config", "nope.json"], ["--config=nope.json"], ["--seed", "1", "--config", "~/nope.json"]]
 )
-def test_quiet_missing_config_is_named_before_anything_is_loaded(checkout: Checkout, named: list[str]) -> None:
+def test_missing_config_is_named_before_anything_is_loaded(checkout: Checkout, named: list[str]) -> None:
     checkout.setup()
     fork = make_fork(checkout)
     python = str(checkout.root / ".venv/bin/python")
@@ -98,7 +98,7 @@ def test_quiet_missing_config_is_named_before_anything_is_loaded(checkout: Check
         assert subprocess.run([*starts[1], *named], capture_output=True, text=True, cwd=fork).stdout == "loaded\n"
 
 
-def test_quiet_start_of_python_leaves_other_commands_alone(checkout: Checkout) -> None:
+def test_start_of_python_leaves_other_commands_alone(checkout: Checkout) -> None:
     checkout.setup()
     python = str(checkout.root / ".venv/bin/python")
     (checkout.root / "train.py").write_text("print('mine')\n")
@@ -114,25 +114,25 @@ def test_a_cache_is_found_whatever_home_is(checkout: Checkout, home: str | None)
     """/proc is read-only for everybody, root too; XDG_CACHE_HOME stands for the passwd entry uv asks without a HOME."""
     given = {name: value for name, value in checkout.environment.items() if name not in ("HOME", "UV_CACHE_DIR")}
     given |= {"HOME": home} if home else {"XDG_CACHE_HOME": "/proc/nowhere"}
-    told = Checkout(checkout.root, given).setup()
-    assert "build/uv-cache: " in told and "cannot be written to" in told and len(told.splitlines()) == 4
+    output = Checkout(checkout.root, given).setup()
+    assert "build/uv-cache: " in output and "cannot be written to" in output and len(output.splitlines()) == 4
     assert (checkout.root / "build/uv-cache").is_dir()
     assert checkout.run(".venv/bin/python", "import leaf; print(leaf.__version__)") == "1.0"
 
 
 def test_a_cache_that_was_asked_for_is_used_or_rejected(checkout: Checkout) -> None:
     given = checkout.environment | {"UV_CACHE_DIR": "/proc/nowhere"}
-    told = Checkout(checkout.root, given).setup(code=4)
-    assert "cannot write in /proc/nowhere" in told and "unset UV_CACHE_DIR" in told
+    output = Checkout(checkout.root, given).setup(code=4)
+    assert "cannot write in /proc/nowhere" in output and "unset UV_CACHE_DIR" in output
     assert not (checkout.root / ".venv").exists()
 
 
 def test_a_cache_with_files_of_another_user_is_named(checkout: Checkout, tmp_path: Path) -> None:
-    """What uv says where a cache was copied or shared; root may open everything, so a uv of that answer stands in."""
+    """What uv says where a cache was copied or shared; root may open everything, so a fake uv replaces it."""
     words = "failed to open file cache/sdists-v9/.git: Permission denied (os error 13)"
     program(
         tmp_path / "bin/uv", f'#!/bin/bash\n[[ $1 != pip ]] || {{ echo "{words}" >&2; exit 2; }}\nexec {find_uv()} "$@"'
     )
     given = checkout.environment | {"PATH": f"{tmp_path / 'bin'}:{checkout.environment['PATH']}"}
-    told = Checkout(checkout.root, given).setup(code=4)
-    assert "Permission denied" in told and "name another with UV_CACHE_DIR" in told
+    output = Checkout(checkout.root, given).setup(code=4)
+    assert "Permission denied" in output and "name another with UV_CACHE_DIR" in output

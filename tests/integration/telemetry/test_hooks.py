@@ -122,7 +122,7 @@ def test_telemetry_records_start_first_last_and_end_and_says_what_it_took(
     assert threads() == []
 
 
-def test_telemetry_has_the_caches_figures(tmp_path: Path) -> None:
+def test_telemetry_has_the_measurements_of_the_caches(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path, ON)
     cache, path = tiered(DirectoryBackend()), str(tmp_path / "1.pt")
     torch.save(torch.ones(5000), path)
@@ -224,7 +224,7 @@ def test_telemetry_of_a_resumed_run_follows_in_the_same_file(tmp_path: Path) -> 
     assert len(records(tmp_path)) == 4 and len({json.loads(line)["run"] for line in after.splitlines()}) == 2
 
 
-def test_telemetry_tells_the_ramp_in_every_record(tmp_path: Path) -> None:
+def test_telemetry_has_the_ramp_in_every_record(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path, ON)
     for outline in ([(0, 2), (4, 8)], [(step, step + 1) for step in range(1000)]):
         trainer.gh200_ramp_scheduler = SimpleNamespace(outline=lambda outline=outline: outline)
@@ -272,7 +272,7 @@ def test_telemetry_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     made.end()
 
 
-def test_telemetry_time_of_a_loop_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_telemetry_time_of_a_loop_is_split_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two micro-batches of one window, then an epoch's end; a second per moment."""
     seconds = itertools.count()
     monkeypatch.setattr("simpletuner.gh200.telemetry.loop_clock.time.monotonic", lambda: float(next(seconds)))

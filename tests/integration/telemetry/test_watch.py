@@ -87,7 +87,7 @@ def watch(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]
     return subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, env=environment)
 
 
-def test_watch_page_has_the_figures_of_every_rank(output: Path) -> None:
+def test_watch_page_has_the_measurements_of_every_rank(output: Path) -> None:
     text = shown(output, 160)
     for words in (
         "running", "step 12 of 24", "loss 0.2500", "16 samples per step", "4 to 32 samples, 32 from step 20 on", "40 samples (30 to 55)",
@@ -121,13 +121,13 @@ def test_watch_says_which_rank_is_missing_which_run_died_and_who_else_writes(out
 def test_watch_once_as_json_for_scripts_without_torch(output: Path) -> None:
     done = watch("--once", "--json", str(output))
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    state = json.loads(done.stdout)
     assert (
-        told["state"] == "running"
-        and set(told["ranks"]) == {"0", "1"}
-        and told["schedule"] == [[0, 4], [8, 16], [20, 32]]
+        state["state"] == "running"
+        and set(state["ranks"]) == {"0", "1"}
+        and state["schedule"] == [[0, 4], [8, 16], [20, 32]]
     )
-    assert told["ranks"]["1"]["hbm"]["used_bytes"] == 60 * GB
+    assert state["ranks"]["1"]["hbm"]["used_bytes"] == 60 * GB
     plain = watch("--once", str(output))
     assert plain.returncode == 0 and "step 12 of 24" in plain.stdout and "\x1b" not in plain.stdout
 

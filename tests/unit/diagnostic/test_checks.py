@@ -222,7 +222,7 @@ KEYS = {"PYTORCH_CUDA_ALLOC_CONF": "use_uvm:True,uvm_oversubscription_ratio:5.0,
         ),
     ],
 )
-def test_what_goes_beyond_hbm_is_told(changes: dict[str, Any], by: str, words: str, tmp_path: Path) -> None:
+def test_how_torch_goes_beyond_hbm(changes: dict[str, Any], by: str, words: str, tmp_path: Path) -> None:
     facts, found = diagnose(changed(tmp_path, GH200, **changes))
     assert facts.software.beyond_hbm.by == by and words in found["beyond_hbm"].message
 
@@ -233,7 +233,7 @@ def test_no_check_lacks_a_machine_on_which_it_fails() -> None:
 
 
 def test_every_check_passes_somewhere(tmp_path: Path) -> None:
-    """One that can only complain tells nothing."""
+    """A check that always fails shows nothing."""
     best: dict[str, int] = {}
     makes = [on(name) for name in MACHINES]
     makes.append(
@@ -353,10 +353,12 @@ def test_a_hung_nvidia_smi_is_a_fact_not_the_start_of_a_sentence(tmp_path: Path)
 
 def test_what_a_cgroup_leaves_is_found_by_kind(tmp_path: Path) -> None:
     facts, _ = diagnose(changed(tmp_path, "limited_container"))
-    renamed = tuple(replace(room, name="?", bytes=5) if room.kind == "machine" else room for room in facts.host.rooms)
-    group = min(room.bytes for room in facts.host.rooms if room.kind == "cgroup")
-    told = run_checks(replace(facts, host=replace(facts.host, rooms=renamed)))
-    (check,) = [finding for finding in told if finding.id == "cgroup_memory"]
+    renamed = tuple(
+        replace(limit, name="?", bytes=5) if limit.kind == "machine" else limit for limit in facts.host.rooms
+    )
+    group = min(limit.bytes for limit in facts.host.rooms if limit.kind == "cgroup")
+    findings = run_checks(replace(facts, host=replace(facts.host, rooms=renamed)))
+    (check,) = [finding for finding in findings if finding.id == "cgroup_memory"]
     assert f"a run may take {gb(group)}" in check.message
 
 
@@ -369,7 +371,7 @@ def test_every_variable_is_judged_as_a_run_judges_it(name: str, tmp_path: Path) 
     assert found.status == "fail" and f"environment variable {name}: must be" in found.message
 
 
-def test_a_fork_built_from_another_state_is_noticed_in_every_room(tmp_path: Path) -> None:
+def test_a_fork_built_from_another_state_is_noticed_in_every_package(tmp_path: Path) -> None:
     for top in ("repository/simpletuner/gh200/ramp", "repository/build/fork/simpletuner/gh200/ramp"):
         (tmp_path / top).mkdir(parents=True)
         (tmp_path / top / "lr.py").write_text("one = 1\n")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ...memory.driver import DeviceAttribute, Driver
 from ...memory.hbm import NUMA_NODE
-from ..device import Device, Tell
+from ..device import Device, ProgressLine
 from ..facts import Facts
 from ..host import read_host
 from ..machine import Machine
@@ -28,7 +28,7 @@ class Bench:
     facts: Facts
     machine: Machine
     device: Device
-    tell: Tell
+    tell: ProgressLine
     scale: float
     deadline: float
     hbm: int

@@ -21,7 +21,7 @@ def _given(facts: Facts) -> Config:
 
 
 def _read(facts: Facts) -> Config:
-    """The config, where this interpreter can tell what its blocks say."""
+    """The config, where this interpreter can read its blocks."""
     config = _given(facts)
     if config.unjudged:
         raise Skipped(config.unjudged, USE_VENV)
@@ -43,20 +43,19 @@ def _caches(facts: Facts) -> Caches:
     return caches
 
 
-@CONFIG.check(FAIL, "Are the fork's settings right?", "correct these keys; docs/SETTINGS.md explains each")
+@CONFIG.check(FAIL, "correct these keys; docs/SETTINGS.md explains each")
 def config_settings(facts: Facts) -> Result:
+    """Are the fork's settings right?"""
     config = _read(facts)
     if config.problems:
         return Result(FAIL, "; ".join(config.problems))
     return Result(PASS, "; ".join((f"{config.path} is accepted", *config.notes)))
 
 
-@CONFIG.check(
-    FAIL, "Can this training work: upstream's keys, model, buckets, disk?",
-    "correct what is named; python -m simpletuner.gh200.preflight CONFIG says the same in seconds",
-)  # fmt: skip
+@CONFIG.check(FAIL, "correct what is named; python -m simpletuner.gh200.preflight CONFIG says the same in seconds")
 def config_preflight(facts: Facts) -> Result:
-    """What no other check here names: upstream's keys, the model, buckets and windows, checkpoints' disk."""
+    """Can this training work: upstream's keys, model, buckets, disk?"""
+    # What no other check here names: upstream's keys, the model, buckets and windows, checkpoints' disk.
     config, found = _given(facts), facts.preflight
     if found is None or found.unasked:
         raise Skipped(found.unasked if found else NO_CONFIG, USE_VENV)
@@ -71,11 +70,9 @@ def config_preflight(facts: Facts) -> Result:
     return Result(PASS, "; ".join((*found.told, *unknown)) or "nothing speaks against it")
 
 
-@CONFIG.check(
-    FAIL, "Are its directories and files there?",
-    "create or mount them, or correct the path; relative ones start at the working directory",
-)  # fmt: skip
+@CONFIG.check(FAIL, "create or mount them, or correct the path; relative ones start at the working directory")
 def config_paths(facts: Facts) -> Result:
+    """Are its directories and files there?"""
     config = _given(facts)
     if config.missing:
         return Result(FAIL, "; ".join(config.missing))
@@ -83,47 +80,47 @@ def config_paths(facts: Facts) -> Result:
 
 
 @CONFIG.check(
-    FAIL, "Do the in-memory datasets fit into RAM?",
+    FAIL,
     "raise memory_limit_gb where RAM allows, set in_memory.on_limit to partial, add compression for uncompressed "
     "files, or use a machine with more memory",
-)  # fmt: skip
+)
 def config_datasets(facts: Facts) -> Result:
+    """Do the in-memory datasets fit into RAM?"""
     config = _read(facts)
     staged = [item for item in config.datasets if item.in_memory]
     if not staged:
         return Result(SKIP, "no dataset of type in_memory")
     if not any(item.files for item in staged):
         return Result(SKIP, "no directory of an in-memory dataset has files (see config_paths)")
-    room, need = facts.host.room_bytes, sum(item.estimated_bytes for item in staged)
-    wrong, partial = staging_problems(staged, room)
+    available, need = facts.host.room_bytes, sum(item.estimated_bytes for item in staged)
+    wrong, partial = staging_problems(staged, available)
     if wrong:
         return Result(WARN if partial else FAIL, "; ".join(wrong))
     files = sum(item.files for item in staged)
-    return Result(PASS, f"{files} files need about {gb(need)} of RAM, {gb(room)} can be had")
+    return Result(PASS, f"{files} files need about {gb(need)} of RAM, {gb(available)} can be had")
 
 
-@CONFIG.check(WARN, "Do the caches fit into unified memory?", "free memory, or raise cache_config.memory_limit_gb")
+@CONFIG.check(WARN, "free memory, or raise cache_config.memory_limit_gb")
 def config_caches(facts: Facts) -> Result:
+    """Do the caches fit into unified memory?"""
     caches = _caches(facts)
     staged = sum(item.estimated_bytes for item in _given(facts).datasets)
     hbm = sum(gpu.memory_bytes or 0 for gpu in facts.gpus.devices[:1])
-    room = max(0, facts.host.room_bytes - staged) + hbm
-    limit = min(room, caches.memory_limit_bytes if caches.memory_limit_bytes is not None else room)
+    available = max(0, facts.host.room_bytes - staged) + hbm
+    limit = min(available, caches.memory_limit_bytes if caches.memory_limit_bytes is not None else available)
     if not caches.latent_bytes:
-        text = f"{' and '.join(caches.kinds)}: their size cannot be told here"
+        text = f"{' and '.join(caches.kinds)}: their size is unknown here"
         return Result(PASS, f"{text}; {gb(limit)} can be had, what does not fit is read from disk")
     guess = f"latents about {gb(caches.latent_bytes)} (16 channels, bf16, a rough guess)"
-    shown = f"{guess}, text embeddings cannot be told; {gb(limit)} can be had"
+    shown = f"{guess}, text embeddings unknown; {gb(limit)} can be had"
     if caches.latent_bytes > limit:
         return Result(WARN, f"{shown}: what does not fit is read from disk at every step")
     return Result(PASS, shown)
 
 
-@CONFIG.check(
-    WARN, "Can the oversubscription ratio be reached?",
-    "lower uvm_oversubscription_ratio to what RAM allows, or free memory; RAM bounds it anyway",
-)  # fmt: skip
+@CONFIG.check(WARN, "lower uvm_oversubscription_ratio to what RAM allows, or free memory; RAM bounds it anyway")
 def config_oversubscription(facts: Facts) -> Result:
+    """Can the oversubscription ratio be reached?"""
     ratio = _caches(facts).ratio
     hbm = facts.gpus.devices[0].memory_bytes if facts.gpus.devices else None
     if not hbm:
@@ -133,8 +130,9 @@ def config_oversubscription(facts: Facts) -> Result:
     return Result(WARN if bound > possible else PASS, shown)
 
 
-@CONFIG.check(FAIL, "Can the accumulation ramp be built?", "correct these settings; docs/RAMP.md explains them")
+@CONFIG.check(FAIL, "correct these settings; docs/RAMP.md explains them")
 def config_ramp(facts: Facts) -> Result:
+    """Can the accumulation ramp be built?"""
     config = _judged(facts)
     if config.ramp_problem:
         return Result(FAIL, config.ramp_problem)
@@ -144,8 +142,9 @@ def config_ramp(facts: Facts) -> Result:
     return Result(PASS, "; ".join((f"{config.ramp}, {processes}", *config.ramp_notes)))
 
 
-@CONFIG.check(FAIL, "Are the codecs installed?", f"pip install the package named, or use another codec; {SETUP}")
+@CONFIG.check(FAIL, f"pip install the package named, or use another codec; {SETUP}")
 def config_codecs(facts: Facts) -> Result:
+    """Are the codecs installed?"""
     config = _read(facts)
     asked = sorted({item.compression for item in config.datasets if item.compression})
     if not asked:

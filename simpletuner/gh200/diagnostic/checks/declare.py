@@ -1,4 +1,4 @@
-"""How a check is declared: beside the function that asks, with its question, the worst it can say, and the fix."""
+"""How a check is declared: a function whose docstring is the question, the worst status it can have, and the fix."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ class Check:
     group: str
     worst: str
     ask: Ask
-    question: str
     fix: str
 
     @property
+    def question(self) -> str:
+        """First line of the docstring."""
+        return (self.ask.__doc__ or "").partition("\n")[0]
+
+    @property
     def id(self) -> str:
+        """Its key in the report."""
         return self.ask.__name__
 
 
@@ -40,9 +45,11 @@ class Group:
         self.name = name
         self.checks: list[Check] = []
 
-    def check(self, worst: str, question: str, fix: str) -> Callable[[Ask], Ask]:
+    def check(self, worst: str, fix: str) -> Callable[[Ask], Ask]:
+        """Declare a check of this group."""
+
         def declare(ask: Ask) -> Ask:
-            self.checks.append(Check(self.name, worst, ask, question, fix))
+            self.checks.append(Check(self.name, worst, ask, fix))
             return ask
 
         return declare

@@ -26,12 +26,13 @@ def _superchip(gpu: Gpu) -> bool:
 
 
 @GPU.check(
-    FAIL, "Is there a GPU that CUDA can use?",
+    FAIL,
     "on a GPU machine: install the NVIDIA driver, R570 or newer, until nvidia-smi lists the GPU; in a "
     "container start with --gpus all; in a batch job ask for a GPU; check CUDA_VISIBLE_DEVICES. Without one, "
     "runs use the CPU",
-)  # fmt: skip
+)
 def cuda_device(facts: Facts) -> Result:
+    """Is there a GPU that CUDA can use?"""
     gpus = facts.gpus
     if gpus.hung:
         fix = "the NVIDIA driver is stuck: see dmesg for Xid errors, reset the GPU or reboot"
@@ -53,24 +54,25 @@ def cuda_device(facts: Facts) -> Result:
         return Result(PASS, f"{count}; CUDA can use {gpus.usable}{hidden}")
     reason = gpus.problems.get("CUDA driver", "")
     if not gpus.asked_cuda:
-        return Result(PASS, f"{count}, told by {gpus.source}; CUDA itself was not asked: {reason}")
+        return Result(PASS, f"{count}, reported by {gpus.source}; CUDA itself was not queried: {reason}")
     hint = f"; CUDA_VISIBLE_DEVICES={gpus.visible_devices!r}" if gpus.visible_devices is not None else ""
     return Result(FAIL, f"{NO_DEVICE} can be used: {gpus.source} sees {count}, but {reason}{hint}")
 
 
 @GPU.check(
-    WARN, "Which GPU, CPUs and memory does each rank get?",
-    "docs/SUPERCHIPS.md has the launch lines; numactl --show, nvidia-smi topo -m and CUDA_VISIBLE_DEVICES tell more",
-)  # fmt: skip
+    WARN,
+    "docs/SUPERCHIPS.md has the launch lines; numactl --show, nvidia-smi topo -m and CUDA_VISIBLE_DEVICES show more",
+)
 def superchip_map(facts: Facts) -> Result:
-    """Torch gives local rank N the device CUDA counts as N, which need not be NVML's N."""
+    """Which GPU, CPUs and memory does each rank get?"""
+    # Torch gives local rank N the device CUDA counts as N, which need not be NVML's N.
     seen = sorted(
         (gpu for gpu in facts.gpus.devices if gpu.cuda_number is not None), key=lambda gpu: gpu.cuda_number or 0
     )
     if not seen:
-        return Result(SKIP, NO_DEVICE if not facts.gpus.devices else "CUDA itself was not asked")
+        return Result(SKIP, NO_DEVICE if not facts.gpus.devices else "CUDA itself was not queried")
     drawn = "; ".join(map(_drawn, seen))
-    # A scheduler gave the job a GPU and the CPUs of another one, or numactl stands in front of the launcher.
+    # A scheduler gave the job a GPU and the CPUs of another one, or the launcher runs under numactl.
     allowed, nodes = set(facts.host.cpu_nodes_used), {node.number for node in facts.host.nodes if node.cpus}
     wanted = {gpu.index: gpu.attributes.get(CPU_NODE, -1) for gpu in seen if gpu.coherent}
     apart = [f"GPU {index} (node {node})" for index, node in wanted.items() if node in nodes - allowed]
@@ -93,9 +95,10 @@ def _drawn(gpu: Gpu) -> str:
     return ", ".join(parts)
 
 
-@GPU.check(FAIL, "Is it a GH200?", "none needed; run on a GH200 for its features")
+@GPU.check(FAIL, "none needed; run on a GH200 for its features")
 @each_gpu
 def gpu_model(facts: Facts, gpu: Gpu) -> Result:
+    """Is it a GH200?"""
     capability = gpu.compute_capability
     shown = f"{gpu.name}, compute capability {'.'.join(map(str, capability)) if capability else 'unknown'}"
     if capability is None:
@@ -107,14 +110,15 @@ def gpu_model(facts: Facts, gpu: Gpu) -> Result:
     return Result(PASS, shown) if capability >= HOPPER else Result(WARN, f"{shown}: older than Hopper")
 
 
-@GPU.check(FAIL, "Is the driver new enough?", "install driver R570 or newer")
+@GPU.check(FAIL, "install driver R570 or newer")
 def driver_version(facts: Facts) -> Result:
+    """Is the driver new enough?"""
     text = facts.gpus.driver_version
     if not facts.gpus.devices:
         return Result(SKIP, NO_DEVICE)
     branch = (text or "").partition(".")[0]
     if not branch.isdigit():
-        return Result(SKIP, "neither NVML nor nvidia-smi told the version", "install nvidia-ml-py")
+        return Result(SKIP, "neither NVML nor nvidia-smi reports the version", "install nvidia-ml-py")
     shown = f"{text}{f', CUDA {facts.gpus.cuda_version}' if facts.gpus.cuda_version else ''}"
     if int(branch) < LEAST_DRIVER:
         return Result(FAIL, f"{shown}: memory hints need R{LEAST_DRIVER}")
@@ -126,12 +130,10 @@ def driver_version(facts: Facts) -> Result:
     return Result(PASS, shown)
 
 
-@GPU.check(
-    WARN, "Do CPU and GPU share page tables (ATS)?",
-    "update the kernel and the driver; dmesg says whether the SMMU has ATS on",
-)  # fmt: skip
+@GPU.check(WARN, "update the kernel and the driver; dmesg says whether the SMMU has ATS on")
 @each_gpu
 def addressing_mode(facts: Facts, gpu: Gpu) -> Result:
+    """Do CPU and GPU share page tables (ATS)?"""
     if gpu.addressing_mode is None:
         reason = facts.gpus.problems.get("NVML", "this driver or GPU does not tell")
         return Result(SKIP, NEEDS_NVML.format(reason), "install nvidia-ml-py and a driver of R570 or newer")
@@ -140,9 +142,10 @@ def addressing_mode(facts: Facts, gpu: Gpu) -> Result:
     return Result(WARN, f"{gpu.addressing_mode}; a GH200 has ATS, so that CPU and GPU share page tables")
 
 
-@GPU.check(FAIL, "Are all C2C links up?", "reset the GPU or reboot; if it stays, the board needs service")
+@GPU.check(FAIL, "reset the GPU or reboot; if it stays, the board needs service")
 @each_gpu
 def c2c_links(facts: Facts, gpu: Gpu) -> Result:
+    """Are all C2C links up?"""
     if not _superchip(gpu):
         return Result(SKIP, "only a superchip has C2C links")
     if gpu.c2c_links is None and gpu.c2c_enabled is None:
@@ -154,12 +157,10 @@ def c2c_links(facts: Facts, gpu: Gpu) -> Result:
     return Result(PASS, shown)
 
 
-@GPU.check(
-    FAIL, "Can managed memory be used by CPU and GPU at once?",
-    "use a Linux driver without virtualisation limits; .venv/bin/python has the cuda-bindings that ask",
-)  # fmt: skip
+@GPU.check(FAIL, "use a Linux driver without virtualisation limits; .venv/bin/python has the cuda-bindings that ask")
 @each_gpu
 def managed_memory(facts: Facts, gpu: Gpu) -> Result:
+    """Can managed memory be used by CPU and GPU at once?"""
     if not gpu.attributes:
         return Result(SKIP, NEEDS_BINDINGS.format(facts.gpus.problems.get("CUDA driver", "GPU hidden from CUDA")))
     if not gpu.attributes.get("managed_memory"):
@@ -169,12 +170,10 @@ def managed_memory(facts: Facts, gpu: Gpu) -> Result:
     return Result(PASS, "managed, with concurrent access")
 
 
-@GPU.check(
-    WARN, "Can the GPU reach all memory of a process?",
-    "see addressing_mode; .venv/bin/python has the cuda-bindings that ask",
-)  # fmt: skip
+@GPU.check(WARN, "see addressing_mode; .venv/bin/python has the cuda-bindings that ask")
 @each_gpu
 def host_page_tables(facts: Facts, gpu: Gpu) -> Result:
+    """Can the GPU reach all memory of a process?"""
     if not gpu.attributes:
         return Result(SKIP, NEEDS_BINDINGS.format(facts.gpus.problems.get("CUDA driver", "GPU hidden from CUDA")))
     if not _superchip(gpu):
@@ -186,11 +185,12 @@ def host_page_tables(facts: Facts, gpu: Gpu) -> Result:
     return Result(PASS, "the GPU reads all memory of the process through the host's page tables")
 
 
-@GPU.check(FAIL, "Is the GPU's memory free?", "end the processes nvidia-smi shows on the GPU")
+@GPU.check(FAIL, "end the processes nvidia-smi shows on the GPU")
 @each_gpu
 def free_hbm(facts: Facts, gpu: Gpu) -> Result:
+    """Is the GPU's memory free?"""
     if not gpu.memory_bytes or gpu.memory_used_bytes is None:
-        return Result(SKIP, "neither NVML nor nvidia-smi told it", "install nvidia-ml-py")
+        return Result(SKIP, "neither NVML nor nvidia-smi reports it", "install nvidia-ml-py")
     free = gpu.memory_bytes - gpu.memory_used_bytes
     shown = f"{gb(free)} of {gb(gpu.memory_bytes)} free"
     if free < LEAST_HBM * gpu.memory_bytes:
@@ -198,11 +198,13 @@ def free_hbm(facts: Facts, gpu: Gpu) -> Result:
     return Result(WARN if free < LOW_HBM * gpu.memory_bytes else PASS, shown)
 
 
-@MEASURED.check(WARN, "How fast are copies between host and GPU?", "run with --bandwidth on an idle machine")
+@MEASURED.check(WARN, "run with --bandwidth on an idle machine")
 def bandwidth(facts: Facts) -> Result:
+    """How fast are copies between host and GPU?"""
     return facts.bandwidth or Result(SKIP, "not asked for (--bandwidth)")
 
 
-@MEASURED.check(FAIL, "Does managed memory work beyond HBM?", "run without --skip-allocation where there is a GPU")
+@MEASURED.check(FAIL, "run without --skip-allocation where there is a GPU")
 def allocation(facts: Facts) -> Result:
+    """Does managed memory work beyond HBM?"""
     return facts.allocation or Result(SKIP, "not asked for (--skip-allocation)")

@@ -12,14 +12,15 @@ HOST = Group("host")
 GRACE_PAGE = 65536
 LEAST_AVAILABLE = 2 * 10**9
 LOW_AVAILABLE = 0.25
-LEAST_GROUP_ROOM = 10**9
+LEAST_GROUP_BYTES = 10**9
 LOW_GROUP_SHARE = 0.5
 LEAST_SHM = 10**9
 ONLY_GRACE = "only matters on a Grace CPU"
 
 
-@HOST.check(WARN, "Is this the processor of a GH200?", "none needed; run on a GH200 for its features")
+@HOST.check(WARN, "none needed; run on a GH200 for its features")
 def architecture(facts: Facts) -> Result:
+    """Is this the processor of a GH200?"""
     name = facts.host.architecture
     if facts.grace:
         return Result(PASS, f"{name}, as on Grace")
@@ -28,8 +29,9 @@ def architecture(facts: Facts) -> Result:
     )
 
 
-@HOST.check(WARN, "Does the kernel use 64 KB pages?", "boot the distribution's 64k kernel")
+@HOST.check(WARN, "boot the distribution's 64k kernel")
 def page_size(facts: Facts) -> Result:
+    """Does the kernel use 64 KB pages?"""
     size = facts.host.page_bytes
     if not facts.grace:
         return Result(SKIP, f"{size // 1024} KB; {ONLY_GRACE}")
@@ -38,11 +40,9 @@ def page_size(facts: Facts) -> Result:
     return Result(WARN, f"{size // 1024} KB pages; 64 KB are advised on Grace")
 
 
-@HOST.check(
-    WARN, "May the kernel use huge pages?",
-    "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
-)  # fmt: skip
+@HOST.check(WARN, "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
 def transparent_hugepages(facts: Facts) -> Result:
+    """May the kernel use huge pages?"""
     chosen = facts.host.transparent_hugepages
     if chosen is None:
         return Result(SKIP, "the kernel does not say")
@@ -51,11 +51,9 @@ def transparent_hugepages(facts: Facts) -> Result:
     return Result(PASS, chosen)
 
 
-@HOST.check(
-    WARN, "Is automatic NUMA balancing off?",
-    "sudo sysctl kernel.numa_balancing=0, and in /etc/sysctl.d to keep it",
-)  # fmt: skip
+@HOST.check(WARN, "sudo sysctl kernel.numa_balancing=0, and in /etc/sysctl.d to keep it")
 def numa_balancing(facts: Facts) -> Result:
+    """Is automatic NUMA balancing off?"""
     value = facts.host.numa_balancing
     if value is None:
         return Result(SKIP, "the kernel does not say")
@@ -66,8 +64,9 @@ def numa_balancing(facts: Facts) -> Result:
     return Result(WARN, f"on ({value}): the kernel unmaps pages to see who uses them, which stalls the GPU")
 
 
-@HOST.check(WARN, "Are new pages handed out uncleared?", "boot with init_on_alloc=0")
+@HOST.check(WARN, "boot with init_on_alloc=0")
 def init_on_alloc(facts: Facts) -> Result:
+    """Are new pages handed out uncleared?"""
     if not facts.grace:
         return Result(SKIP, ONLY_GRACE)
     value = facts.host.init_on_alloc
@@ -77,11 +76,9 @@ def init_on_alloc(facts: Facts) -> Result:
     return Result(WARN, f"{said}: clearing every page before its first use slows large allocations")
 
 
-@HOST.check(
-    FAIL, "How does the GPU's memory show up: as a NUMA node, or not at all (CDMM)?",
-    "bring the node online (nvidia-persistenced, the driver's NVreg_CoherentGPUMemoryMode), see dmesg",
-)  # fmt: skip
+@HOST.check(FAIL, "bring the node online (nvidia-persistenced, the driver's NVreg_CoherentGPUMemoryMode), see dmesg")
 def memory_mode(facts: Facts) -> Result:
+    """How does the GPU's memory show up: as a NUMA node, or not at all (CDMM)?"""
     mode = facts.memory_mode
     if mode == "none":
         return Result(SKIP, "no GPU here shares its page tables with the CPU")
@@ -91,7 +88,7 @@ def memory_mode(facts: Facts) -> Result:
     if mode == "unknown":
         numbers = [node.number for node in facts.host.nodes if not node.cpus and node.total_bytes]
         text = f"nodes with memory and no CPU: {numbers or 'none'}; no source says whether they are the GPU's"
-        asked = any(gpu.told for gpu in facts.gpus.devices)
+        asked = any(gpu.reports_coherence for gpu in facts.gpus.devices)
         return (
             Result(WARN, text)
             if asked
@@ -106,11 +103,9 @@ def memory_mode(facts: Facts) -> Result:
     return Result(PASS, f"NUMA: {shown}")
 
 
-@HOST.check(
-    WARN, "Does the process keep to one superchip's CPUs and memory?",
-    "accelerate launch --enable_cpu_affinity, or numactl --cpunodebind=N --membind=N",
-)  # fmt: skip
+@HOST.check(WARN, "accelerate launch --enable_cpu_affinity, or numactl --cpunodebind=N --membind=N")
 def numa_binding(facts: Facts) -> Result:
+    """Does the process keep to one superchip's CPUs and memory?"""
     nodes = [node.number for node in facts.host.nodes if node.cpus]
     used = list(facts.host.cpu_nodes_used)
     if len(nodes) < 2:
@@ -120,8 +115,9 @@ def numa_binding(facts: Facts) -> Result:
     return Result(WARN, f"this process may run on nodes {used}: memory of another node is several times slower")
 
 
-@HOST.check(FAIL, "Is most of the RAM free?", "stop other processes on the machine, or use a larger one")
+@HOST.check(FAIL, "stop other processes on the machine, or use a larger one")
 def free_memory(facts: Facts) -> Result:
+    """Is most of the RAM free?"""
     total, available = facts.host.cpu_memory_bytes, facts.host.cpu_available_bytes
     if not total:
         return Result(FAIL, "/proc/meminfo cannot be read", "mount /proc in the container")
@@ -131,20 +127,18 @@ def free_memory(facts: Facts) -> Result:
     return Result(WARN if available < LOW_AVAILABLE * total else PASS, shown)
 
 
-@HOST.check(
-    FAIL, "Does a cgroup limit the memory?",
-    "raise the job's or container's memory (docker --memory, Slurm --mem, the pod's limits.memory)",
-)  # fmt: skip
+@HOST.check(FAIL, "raise the job's or container's memory (docker --memory, Slurm --mem, the pod's limits.memory)")
 def cgroup_memory(facts: Facts) -> Result:
+    """Does a cgroup limit the memory?"""
     groups = facts.host.groups
     if not groups:
         return Result(PASS, "no limit")
     tightest = min(groups, key=lambda group: group.limit_bytes - group.used_bytes)
-    rooms = [room.bytes for room in facts.host.rooms if room.kind == "cgroup"]
-    room = min(rooms, default=tightest.limit_bytes - tightest.used_bytes)
+    limits = [limit.bytes for limit in facts.host.rooms if limit.kind == "cgroup"]
+    available = min(limits, default=tightest.limit_bytes - tightest.used_bytes)
     limit, used = gb(tightest.limit_bytes), gb(tightest.used_bytes)
-    shown = f"{tightest.name} is limited to {limit}, {used} used; a run may take {gb(room)}"
-    if room < LEAST_GROUP_ROOM:
+    shown = f"{tightest.name} is limited to {limit}, {used} used; a run may take {gb(available)}"
+    if available < LEAST_GROUP_BYTES:
         return Result(FAIL, shown)
     total = facts.host.cpu_memory_bytes
     if tightest.limit_bytes < LOW_GROUP_SHARE * total:
@@ -152,8 +146,9 @@ def cgroup_memory(facts: Facts) -> Result:
     return Result(PASS, shown)
 
 
-@HOST.check(WARN, "May processes lock memory?", "ulimit -l unlimited (docker: --ulimit memlock=-1)")
+@HOST.check(WARN, "ulimit -l unlimited (docker: --ulimit memlock=-1)")
 def memlock(facts: Facts) -> Result:
+    """May processes lock memory?"""
     limit = facts.host.memlock_bytes
     if limit is None:
         return Result(SKIP, "/proc/self/limits does not say")
@@ -162,8 +157,9 @@ def memlock(facts: Facts) -> Result:
     return Result(WARN, f"{gb(limit)}: NCCL over InfiniBand locks more; pinned memory of CUDA does not count here")
 
 
-@HOST.check(FAIL, "Is there shared memory for NCCL?", "mount a larger /dev/shm (docker: --shm-size=8g)")
+@HOST.check(FAIL, "mount a larger /dev/shm (docker: --shm-size=8g)")
 def dev_shm(facts: Facts) -> Result:
+    """Is there shared memory for NCCL?"""
     total, free = facts.host.shm_total_bytes, facts.host.shm_free_bytes
     if not total:
         return Result(FAIL, "/dev/shm does not exist; NCCL needs it between the processes of a node")

@@ -20,8 +20,9 @@ USE_VENV = "run with .venv/bin/python (scripts/setup.sh makes it)"
 OPTIONAL_PACKAGES = ("lz4", "nvidia-ml-py", "python-snappy", "zstandard")
 
 
-@SOFTWARE.check(WARN, "Can the fork run in this Python?", USE_VENV)
+@SOFTWARE.check(WARN, USE_VENV)
 def python_version(facts: Facts) -> Result:
+    """Can the fork run in this Python?"""
     version = facts.software.python
     shown = ".".join(map(str, version))
     if LEAST_PYTHON <= version[:2] < FIRST_TOO_NEW:
@@ -29,11 +30,9 @@ def python_version(facts: Facts) -> Result:
     return Result(WARN, f"{shown}: the diagnostic runs, the fork needs 3.12 or 3.13")
 
 
-@SOFTWARE.check(
-    FAIL, "Is torch there, whole, and built for CUDA?",
-    f"install a CUDA build for this platform: {SETUP} (see requirements/fork.lock)",
-)  # fmt: skip
+@SOFTWARE.check(FAIL, f"install a CUDA build for this platform: {SETUP} (see requirements/fork.lock)")
 def torch_build(facts: Facts) -> Result:
+    """Is torch there, whole, and built for CUDA?"""
     torch = facts.software.torch
     if torch is None:
         return Result(SKIP, NO_TORCH, USE_VENV)
@@ -50,11 +49,12 @@ def torch_build(facts: Facts) -> Result:
 
 
 @SOFTWARE.check(
-    FAIL, "Is torch new enough for the upstream release under the fork?",
+    FAIL,
     "use the locked torch (scripts/setup.sh), on which managed_memory does by pools what a patched build does "
     "by keys; or build the patch again on a newer torch",
-)  # fmt: skip
+)
 def torch_version(facts: Facts) -> Result:
+    """Is torch new enough for the upstream release under the fork?"""
     torch, least = facts.software.torch, facts.software.least_torch
     if torch is None or torch.error or not torch.version:
         return Result(SKIP, NO_TORCH if torch is None else "there is no torch that could tell (see torch_build)")
@@ -71,11 +71,9 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
-@SOFTWARE.check(
-    WARN, "What would put torch's allocations beyond HBM: keys or pools?",
-    "use the locked torch (scripts/setup.sh), or one that has the names",
-)  # fmt: skip
+@SOFTWARE.check(WARN, "use the locked torch (scripts/setup.sh), or one that has the names")
 def beyond_hbm(facts: Facts) -> Result:
+    """What would put torch's allocations beyond HBM: keys or pools?"""
     beyond = facts.software.beyond_hbm
     if beyond.possible:
         return Result(PASS, beyond.text)
@@ -86,10 +84,10 @@ def beyond_hbm(facts: Facts) -> Result:
 
 
 @SOFTWARE.check(
-    FAIL, "Does torch find the GPU and have code for it?",
-    "a torch for CUDA 13 needs driver R580 or newer: update the driver, or install a torch for an older CUDA",
-)  # fmt: skip
+    FAIL, "a torch for CUDA 13 needs driver R580 or newer: update the driver, or install a torch for an older CUDA"
+)
 def torch_sees_gpu(facts: Facts) -> Result:
+    """Does torch find the GPU and have code for it?"""
     torch, gpus = facts.software.torch, facts.gpus
     if torch is None or torch.error or not torch.cuda:
         return Result(SKIP, NO_TORCH if torch is None else "there is no torch that could (see torch_build)")
@@ -113,8 +111,9 @@ def _covered(missing: list[str], architectures: tuple[str, ...]) -> bool:
     return all(any(own // 10 == int(name[3:]) // 10 and own <= int(name[3:]) for own in have) for name in missing)
 
 
-@SOFTWARE.check(FAIL, "Are the driver bindings there?", f"pip install 'cuda-bindings>=12.9'; {SETUP}")
+@SOFTWARE.check(FAIL, f"pip install 'cuda-bindings>=12.9'; {SETUP}")
 def cuda_bindings(facts: Facts) -> Result:
+    """Are the driver bindings there?"""
     text = facts.software.packages.get("cuda-bindings")
     if text is None:
         if facts.software.torch is None:
@@ -125,8 +124,9 @@ def cuda_bindings(facts: Facts) -> Result:
     return Result(PASS, text)
 
 
-@SOFTWARE.check(FAIL, "Are the packages of a run there?", SETUP)
+@SOFTWARE.check(FAIL, SETUP)
 def packages(facts: Facts) -> Result:
+    """Are the packages of a run there?"""
     found = facts.software.packages
     missing = [name for name, version in found.items() if version is None]
     if facts.software.torch is None:
@@ -145,11 +145,11 @@ def packages(facts: Facts) -> Result:
 
 
 @SOFTWARE.check(
-    FAIL, "Would torch take the allocator settings of the environment?",
-    "unset the variable; stock PyTorch has no use_uvm keys, and scripts/setup_gh200_env.sh sets what a build "
-    "takes",
-)  # fmt: skip
+    FAIL,
+    "unset the variable; stock PyTorch has no use_uvm keys, and scripts/setup_gh200_env.sh sets what a build takes",
+)
 def allocator_config(facts: Facts) -> Result:
+    """Would torch take the allocator settings of the environment?"""
     software = facts.software
     given = {name: software.environment[name] for name in ALLOCATOR_VARIABLES if software.environment.get(name)}
     if not given:
@@ -166,8 +166,9 @@ def allocator_config(facts: Facts) -> Result:
     return Result(PASS, ", ".join(f"{name}={value}" for name, value in given.items()))
 
 
-@SOFTWARE.check(FAIL, "Are the GH200 variables right?", "correct or unset the variable; docs/SETTINGS.md explains each")
+@SOFTWARE.check(FAIL, "correct or unset the variable; docs/SETTINGS.md explains each")
 def gh200_environment(facts: Facts) -> Result:
+    """Are the GH200 variables right?"""
     software = facts.software
     if software.environment_problems:
         return Result(FAIL, "; ".join(software.environment_problems))
@@ -179,8 +180,9 @@ def gh200_environment(facts: Facts) -> Result:
     return Result(PASS, ", ".join(ours) or "nothing set: hints are off unless the config asks for them")
 
 
-@SOFTWARE.check(WARN, "Which upstream release is under the fork?", "build it: ./execute_gh200_rebase.sh")
+@SOFTWARE.check(WARN, "build it: ./execute_gh200_rebase.sh")
 def upstream_release(facts: Facts) -> Result:
+    """Which upstream release is under the fork?"""
     software = facts.software
     if software.upstream_release is None:
         return Result(WARN, "there is no built fork here, so nothing to train with")

@@ -44,8 +44,8 @@ CUDA_3 = {"83": 1, "88": 1, "89": 1, "100": 1, "101": 1, "130": 1, "131": 28, "1
 def test_superchip_map_says_that_the_cpus_are_another_superchips(tmp_path: Path) -> None:
     _, found = diagnose(changed(tmp_path, FOUR, cpus=list(range(72)), **numbered([0, 1, 2, 3])))
     assert found["superchip_map"].status == "warn"
-    told = found["superchip_map"].message
-    assert "may only run on node 0, not beside GPU 1 (node 1), GPU 2 (node 2), GPU 3 (node 3)" in told
+    message = found["superchip_map"].message
+    assert "may only run on node 0, not beside GPU 1 (node 1), GPU 2 (node 2), GPU 3 (node 3)" in message
     assert "--gpus-per-node" in found["superchip_map"].fix
 
 
