@@ -116,10 +116,9 @@ class Run:
 
     def lines(self) -> list[str]:
         """The block that is logged at start: what was set, what is on, what is not and why."""
-        given = {path: item for path, item in self.values().items() if item["origin"] != "default"}
         return [
             "GH200 settings of this run:",
-            *(f"  {path} = {item['value']!r}  ({item['origin']})" for path, item in given.items()),
+            *(f"  {setting}" for setting in self.settings.given()),
             *(
                 f"  dataset {name}: {options.model_dump(exclude_defaults=True)}"
                 for name, options in self.settings.in_memory.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .errors import GH200Error, stop
@@ -64,12 +65,14 @@ class TrainerHooks:
         from .config.arguments import remove_blocks, typed_config
         from .config.dataset_file import entries_of_file
         from .config.sources import read_settings
+        from .preflight.offload_choice import with_chosen_offload
 
         remove_blocks(self.config, StateHooks.get_raw_config())
         raw = typed_config(StateHooks.get_raw_config(), self.config)
         StateHooks.set_raw_config(raw, StateHooks.get_raw_config_origins())
         dataset_file = entries_of_file(getattr(self.config, "data_backend_config", None))
-        return read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
+        settings = read_settings(raw, os.environ, StateHooks.get_raw_config_origins(), dataset_file)
+        return with_chosen_offload(settings, raw, os.environ)
 
     def _begin_gh200_run(self, settings: Any) -> None:
         """Checks config and machine, locks the output directory, begins the run and logs its settings."""
@@ -87,7 +90,7 @@ class TrainerHooks:
         run = runtime.begin(settings, options)
         run.at_end(release_output)
         report_caches(run)
-        listen_for_signals(run)
+        _or_without(run, "checkpoint_on_signal", runtime.PREEMPTION, lambda: listen_for_signals(run))
         run.part(StagedDatasets).exit_on_error = self.gh200_exit_on_error
         runtime.log(run)
 
@@ -137,6 +140,7 @@ class TrainerHooks:
 
     def _place_gh200_memory(self, run: Any) -> None:
         """Compares the ranks; while the GPU is idle, decides where caches live; begins torch's pools."""
+        from . import runtime
         from .config.dataset_file import entries_of_file
         from .offload.hooks import begin_pools
         from .rank_check import check_ranks
@@ -150,7 +154,7 @@ class TrainerHooks:
             keys = ("resolution", "resolution_type", "train_batch_size")
             config = {key: getattr(self.config, key, None) for key in keys}
             decide_placement(run, self.accelerator.device, *latent_batch(datasets or [], config))
-        begin_pools(self, run)
+        _or_without(run, "managed_memory", runtime.MANAGED, lambda: begin_pools(self, run))
 
     def _build_gh200_ramp(self, run: Any) -> None:
         """Builds the ramp and installs the overrides of preemption."""
@@ -215,6 +219,16 @@ class TrainerHooks:
     def _gh200_window_closed(self, verdict: bool) -> bool:
         """`step % accumulation == 0`; with windows of changing size the question is whether one just closed."""
         return verdict if self._gh200_ramp is None else bool(self.accelerator.sync_gradients)
+
+
+def _or_without(run: Any, key: str, feature: str, start: Callable[[], None]) -> None:
+    """What only the profile chose is left out, with the reason, where it is not possible."""
+    try:
+        start()
+    except GH200Error as error:
+        if not run.settings.is_chosen(key):
+            raise
+        run.report_unavailable(feature, error.why or error.what)
 
 
 class LoopCount(Overrides):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate.commands.config.config_args import load_config_from_file
 
 from gh200_lab.place import ROOT
 from simpletuner.gh200.config.sources import read_settings
@@ -25,8 +26,6 @@ def load(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", sorted(CONFIG.glob("*.yaml")), ids=lambda path: path.name)
 def test_accelerate_reads_its_configs(path: Path) -> None:
-    from accelerate.commands.config.config_args import load_config_from_file
-
     config = load_config_from_file(str(path))
     assert config.mixed_precision == "bf16"
     assert config.num_processes == config.num_machines

@@ -7,7 +7,7 @@ from typing import Any
 from simpletuner.helpers.data_backend.builders.in_memory import InMemoryBackendBuilder
 from simpletuner.helpers.data_backend.local import LocalDataBackend
 
-from ..config.dataset_file import IN_MEMORY
+from ..config.keys import IN_MEMORY
 from ..runtime import current
 from .ram.backend import GH200InMemoryBackend, local_backend, watched_backend
 from .ram.hooks import is_in_memory

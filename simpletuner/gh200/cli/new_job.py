@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--steps", type=above_zero, metavar="N", help="optimizer steps (about 40 looks at every image)")
     made.add_argument("--resolution", type=_edge, metavar="N", help="edge of a square of the trained area")
     made.add_argument("--batch-size", type=above_zero, metavar="N", help="images a micro-batch (by GPU memory)")
-    made.add_argument("--effective-batch", type=above_zero, metavar="N", help="images an update, at the ramp's end")
+    made.add_argument("--effective-batch", type=above_zero, metavar="N", help="images an update")
     made.add_argument("--prompt", metavar="TEXT", help="validation prompt (the first caption)")
     made.add_argument("--caption", metavar="TEXT", help="caption of images that have none")
     made.add_argument("--checkpoint-every", type=above_zero, metavar="N", help="steps (a quarter of all, at most 500)")

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from ..errors import GH200Error
 from ..files import write_whole
-from .keys import DATASETS_FILE_KEY, plain_key
+from .keys import DATASETS_FILE_KEY, IN_MEMORY, plain_key
 from .problems import Problem, SettingsError, join_path, nearest, problems_of, shown
+from .profile import CHOSEN, staged_by_profile
 from .schema import InMemory
 
-IN_MEMORY = "in_memory"
 INLINE_FILE_NAME = "gh200_datasets.json"
 # Keys of v1: files are staged in the order of the listing, and no run waits for another.
 _REMOVED = {"partial_order", "patience_seconds"}
@@ -25,7 +25,7 @@ _CACHE_TYPES = ("text_embeds", "image_embeds", "conditioning_image_embeds", "dis
 class DatasetReader:
     """Checks the datasets of a run; collects problems, notes, the in-memory options by id, and the inline list."""
 
-    def __init__(self, raw: Mapping[str, object], dataset_file: list[object] | None) -> None:
+    def __init__(self, raw: Mapping[str, object], dataset_file: list[object] | None, *, profile: bool = False) -> None:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.in_memory: dict[str, InMemory] = {}
@@ -33,10 +33,20 @@ class DatasetReader:
         inline = self._inline(raw)
         if inline is not None:
             self._check_inline(inline, raw)
+        if profile:
+            self._stage_by_profile([*(inline or ()), *(dataset_file or ())])
         in_file = {index: entry for index, entry in enumerate(dataset_file or ()) if isinstance(entry, Mapping)}
         for index, entry in in_file.items():
             self._check_in_memory(entry, join_path(DATASETS_FILE_KEY, index))
         self._check_ids_of_file(list(in_file.values()))
+
+    def _stage_by_profile(self, entries: list[object]) -> None:
+        given = {id(entry) for entry in entries}
+        chosen = [entry for entry in staged_by_profile(entries) if id(entry) not in given]
+        self.in_memory |= {str(entry["id"]): in_memory_options(entry[IN_MEMORY]) for entry in chosen}
+        if chosen:
+            names = ", ".join(str(entry["id"]) for entry in chosen)
+            self.notes.append(f"{CHOSEN}in RAM where they take at most half of what is free, else from disk: {names}")
 
     def _inline(self, raw: Mapping[str, object]) -> list[object] | None:
         datasets, older = raw.get("datasets"), raw.get("data_backend")
@@ -125,7 +135,8 @@ class DatasetReader:
             self.problems += error.problems
 
     def _check_other_type(self, entry: Mapping[str, object], path: str, kind: object) -> None:
-        if entry.get(IN_MEMORY) is not None:
+        # false keeps a dataset out of the profile's choice.
+        if entry.get(IN_MEMORY) not in (None, False):
             text = f'only has a meaning with "type": "{IN_MEMORY}"; this dataset has the type {shown(kind)}'
             self.problems.append(Problem(join_path(path, IN_MEMORY), text))
         # "memory" is a backend of upstream's own.

@@ -20,7 +20,10 @@ BLOCK_KEYS = frozenset(
 # Editors read it; neither upstream nor the fork does.
 SCHEMA_KEY = "$schema"
 DATASETS_FILE_KEY = "data_backend_config"
+AUTO = "auto"
 INLINE_KEYS = ("datasets", "data_backend")
+# The type of a dataset that is staged in RAM, and its block.
+IN_MEMORY = "in_memory"
 
 
 def plain_key(key: object) -> str:
@@ -54,12 +57,13 @@ def looks_like_json(text: str) -> bool:
 
 def decoded(text: str) -> object:
     """A command-line value as the JSON it holds; text that is none stays text, and validation names the key."""
-    for candidate in (text, text.strip().strip("'\"")):
+    unquoted = text.strip().strip("'\"")
+    for candidate in (text, unquoted):
         try:
             return json.loads(candidate)
         except (ValueError, RecursionError):
             continue
-    return text
+    return unquoted if unquoted == AUTO else text
 
 
 def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

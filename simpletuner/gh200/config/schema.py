@@ -6,9 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from .profile import CHOSEN
 
 CacheType = Literal["disk", "unified_memory"]
 AccessPattern = Literal["gpu_first", "cpu_first", "balanced"]
@@ -42,6 +44,8 @@ NotEmpty = Annotated[str, Field(min_length=1)]
 class ConfigBlock(BaseModel):
     """A config block: unknown keys are errors, null is the same as an absent key."""
 
+    # So many keys come first as the basic ones; all others are advanced.
+    basic: ClassVar[int]
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
@@ -53,6 +57,7 @@ class ConfigBlock(BaseModel):
 class CacheConfig(ConfigBlock):
     """Where VAE latents and text embeddings are kept between steps."""
 
+    basic = 4
     vae_cache_type: CacheType = Field(
         "disk", description="Where VAE latents are read from: upstream's files, or tensors cached in unified memory."
     )
@@ -97,42 +102,18 @@ class CacheConfig(ConfigBlock):
 class Optimizations(ConfigBlock):
     """Memory hints and the gradient accumulation ramp."""
 
+    basic = 9
+    profile: Literal["off", "auto"] = Field(
+        "off",
+        description="auto chooses the keys that are not given: both caches in unified memory, datasets in RAM where they fit, "
+        "telemetry, preflight, `checkpoint_on_signal`, and `managed_memory` where the estimate exceeds the GPU's memory; never "
+        "a ramp. The log shows each choice with its reason at start.",
+    )
     enable_uvm_hints: bool = Field(
         False,
         description="Switches the memory hints. Given here, it decides against the environment and the cache types; "
         "with false the caches are upstream's own again. "
         'Absent: on when a cache type is "unified_memory", otherwise what `SIMPLETUNER_GH200_ENABLE_UVM_HINTS` says.',
-    )
-    uvm_access_pattern: AccessPattern = Field(
-        "gpu_first", description="Where unified memory prefers to live. Absent: `GH200_UVM_ACCESS_PATTERN`."
-    )
-    uvm_oversubscription_ratio: AboveZero = Field(
-        5.0,
-        description="How far managed memory may grow, as a multiple of the GPU's own memory. Absent: "
-        "`GH200_UVM_OVERSUBSCRIPTION_RATIO`.",
-    )
-    telemetry_interval: Seconds = Field(
-        10,
-        description="Seconds between two records of memory, caches, hints and time in "
-        "`OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, and in the trackers as `gh200/...`; 0 writes and reads nothing. Acts when "
-        "the config has a key of the fork's; the environment alone does not count.",
-    )
-    managed_memory: Literal["off", "auto", "state", "all"] = Field(
-        "off",
-        description="Train beyond the GPU's own memory on stock PyTorch: auto puts there what a plan finds too large for the"
-        " GPU and streams the optimizer's state, state the targets below, all every allocation of the process."
-        " Bit-identical in each case.",
-    )
-    managed_memory_targets: list[Literal["optimizer", "ema", "gradients", "weights"]] = Field(
-        ["optimizer", "ema", "gradients", "weights"],
-        min_length=1,
-        description="What managed_memory state covers. Optimizer state and EMA prefer the CPU's memory and are mapped for"
-        " the GPU, weights and gradients prefer the GPU.",
-    )
-    managed_memory_limit_gb: Gigabytes | None = Field(
-        None,
-        description="Most managed memory torch may take, in GB (10^9 bytes); beyond it torch is out of memory. Absent:"
-        " `uvm_oversubscription_ratio` times the GPU's memory. Free memory and cgroups bound it too.",
     )
     enable_batch_size_rampup: bool = Field(
         False,
@@ -152,6 +133,42 @@ class Optimizations(ConfigBlock):
     batch_rampup_steps: ZeroOrMore = Field(
         400,
         description="Length of the ramp in its unit; 0 starts at the target. A measured ramp grows at most once in it.",
+    )
+    managed_memory: Literal["off", "auto", "state", "all"] = Field(
+        "off",
+        description="Train beyond the GPU's own memory on stock PyTorch: auto puts there what a plan finds too large for the"
+        " GPU and streams the optimizer's state, state the targets below, all every allocation of the process."
+        " Bit-identical in each case.",
+    )
+    checkpoint_on_signal: bool = Field(
+        False,
+        description="SIGTERM or SIGUSR1 to any rank: finish the window, write a checkpoint, leave with exit code 85 and "
+        "`gh200_left.json` in the output directory. A second signal ends at once. False: signals are upstream's.",
+    )
+    telemetry_interval: Seconds = Field(
+        10,
+        description="Seconds between two records of memory, caches, hints and time in "
+        "`OUTPUT_DIR/gh200_telemetry.rankN.jsonl`, and in the trackers as `gh200/...`; 0 writes and reads nothing. Acts when "
+        "the config has a key of the fork's; the environment alone does not count.",
+    )
+    uvm_access_pattern: AccessPattern = Field(
+        "gpu_first", description="Where unified memory prefers to live. Absent: `GH200_UVM_ACCESS_PATTERN`."
+    )
+    uvm_oversubscription_ratio: AboveZero = Field(
+        5.0,
+        description="How far managed memory may grow, as a multiple of the GPU's own memory. Absent: "
+        "`GH200_UVM_OVERSUBSCRIPTION_RATIO`.",
+    )
+    managed_memory_targets: list[Literal["optimizer", "ema", "gradients", "weights"]] = Field(
+        ["optimizer", "ema", "gradients", "weights"],
+        min_length=1,
+        description="What managed_memory state covers. Optimizer state and EMA prefer the CPU's memory and are mapped for"
+        " the GPU, weights and gradients prefer the GPU.",
+    )
+    managed_memory_limit_gb: Gigabytes | None = Field(
+        None,
+        description="Most managed memory torch may take, in GB (10^9 bytes); beyond it torch is out of memory. Absent:"
+        " `uvm_oversubscription_ratio` times the GPU's memory. Free memory and cgroups bound it too.",
     )
     batch_rampup_unit: Literal["micro_batches", "samples", "steps"] = Field(
         "micro_batches",
@@ -195,11 +212,6 @@ class Optimizations(ConfigBlock):
         description="Resume a run whose ramp settings differ from the ones its checkpoint was made with. False "
         "rejects such a resume.",
     )
-    checkpoint_on_signal: bool = Field(
-        False,
-        description="SIGTERM or SIGUSR1 to any rank: finish the window, write a checkpoint, leave with exit code 85 and "
-        "`gh200_left.json` in the output directory. A second signal ends at once. False: signals are upstream's.",
-    )
     fast_start: bool | None = Field(
         None,
         description="The scan of a dataset: image headers are read by worker processes and no file is lost. False is "
@@ -210,6 +222,7 @@ class Optimizations(ConfigBlock):
 class InMemory(ConfigBlock):
     """How one dataset of type `in_memory` is staged in RAM."""
 
+    basic = 3
     compression: CodecName | None = Field(
         None, description="Codec for files that are not compressed already. Absent: files are staged as they are."
     )
@@ -221,9 +234,10 @@ class InMemory(ConfigBlock):
         description="Most RAM this dataset may take, in GB (10^9 bytes). Absent: free memory and the cgroup limit "
         "decide.",
     )
-    on_limit: Literal["error", "partial"] = Field(
+    on_limit: Literal["error", "partial", "disk"] = Field(
         "error",
-        description="When the dataset is larger than the limit: stop, or stage what fits and read the rest from disk.",
+        description="When the dataset is larger than the limit: stop, stage what fits and read the rest from disk, or read "
+        "all from disk; disk also leaves half of the free memory to others.",
     )
     release_after_cache: bool = Field(
         False, description="Free the RAM once the VAE cache is built and nothing reads the source files any more."
@@ -262,8 +276,9 @@ class TrainingConfig(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     cache_config: CacheConfig = Field(CacheConfig(), description="VAE and text embedding caches.")
-    gh200_optimizations: Optimizations = Field(
-        Optimizations(), description="Memory hints and the gradient accumulation ramp."
+    gh200_optimizations: Optimizations | Literal["auto"] = Field(
+        Optimizations(),
+        description='Memory hints and the gradient accumulation ramp; "auto" is a block with `profile` auto.',
     )
     datasets: list[DatasetEntry] | None = Field(
         None, min_length=1, description="Datasets inline, instead of the file named by `data_backend_config`."
@@ -317,6 +332,19 @@ class Settings:
         return bool(self.in_memory or self.inline_datasets) or any(
             origin != "default" and not origin.startswith("environment ") for origin in self.origins.values()
         )
+
+    def given(self) -> list[str]:
+        """Every setting that is no default, with its origin; basic keys first."""
+        rows: list[tuple[bool, str]] = []
+        for name, block in (("gh200_optimizations", self.optimizations), ("cache_config", self.caches)):
+            for number, key in enumerate(type(block).model_fields):
+                if (origin := self.origins[f"{name}.{key}"]) != "default":
+                    rows.append((number >= block.basic, f"{name}.{key} = {getattr(block, key)!r}  ({origin})"))
+        return [text for _, text in sorted(rows, key=lambda row: row[0])]
+
+    def is_chosen(self, key: str) -> bool:
+        """Whether the profile chose the value of a key of `gh200_optimizations`."""
+        return self.origins.get(f"gh200_optimizations.{key}", "").startswith(CHOSEN)
 
     @property
     def fast_start(self) -> bool:

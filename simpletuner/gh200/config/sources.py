@@ -10,8 +10,9 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from .dataset_file import DatasetReader, entries_of_file
-from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, is_misspelt_block, plain_key
+from .keys import AUTO, BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, is_misspelt_block, plain_key
 from .problems import Problem, SettingsError, join_path, nearest, problems_of, shown
+from .profile import CHOICES, CHOSEN
 from .ramp_keys import RAMP_SIZES, check_ramp
 from .schema import ENVIRONMENT, BatchSizes, CacheConfig, ConfigBlock, Optimizations, Settings
 
@@ -65,6 +66,7 @@ class _Reader:
         optimizations = self._block(OPTIMIZATIONS)
         self._older_spellings(optimizations)
         self._removed_keys(optimizations)
+        self._choose(caches, optimizations)
         self._hints_follow_caches(caches, optimizations)
         self._environment(optimizations)
         self._ramp_follows_sizes(optimizations)
@@ -74,7 +76,8 @@ class _Reader:
             problems, notes = check_ramp(ramp_model, OPTIMIZATIONS)
             self.problems += problems
             self.notes += notes
-        datasets = DatasetReader(self.raw, self.dataset_file)
+        profile = ramp_model is not None and ramp_model.profile == AUTO
+        datasets = DatasetReader(self.raw, self.dataset_file, profile=profile)
         self.problems += datasets.problems
         self.notes += datasets.notes
         if self.problems or cache_model is None or ramp_model is None:
@@ -105,8 +108,12 @@ class _Reader:
         value = self.raw.get(name)
         if value is None:
             return {}
+        short = name == OPTIMIZATIONS
+        if short and value == AUTO:
+            value = {"profile": AUTO}
         if not isinstance(value, Mapping):
-            self.problems.append(Problem(name, f"must be a block of keys (a JSON object); got {shown(value)}"))
+            wanted = f"a block of keys (a JSON object){' or ' + shown(AUTO) if short else ''}"
+            self.problems.append(Problem(name, f"must be {wanted}; got {shown(value)}"))
             return {}
         block: dict[str, object] = {}
         for written, item in value.items():
@@ -139,6 +146,23 @@ class _Reader:
         if block.pop("batch_rampup_increment", None) is not None:
             path = join_path(OPTIMIZATIONS, "batch_rampup_increment")
             self.problems.append(Problem(path, 'no longer a key: write the stairs as rows of "batch_rampup_table"'))
+
+    def _choose(self, caches: dict[str, object], block: dict[str, object]) -> None:
+        """What the profile chooses, for keys that are not given."""
+        if block.get("profile") != AUTO:
+            return
+        switch = block.get("enable_uvm_hints", self.environ.get("SIMPLETUNER_GH200_ENABLE_UVM_HINTS", "").strip())
+        hints_off = switch != "" and _meaning("enable_uvm_hints", switch) is False
+        ramp = any(key in block for key in RAMP_SIZES)
+        for path, (value, why) in CHOICES.items():
+            name, _, key = path.partition(".")
+            given = caches if name == CACHES else block
+            if key in given or (ramp and key == "enable_batch_size_rampup"):
+                continue
+            if hints_off and name == CACHES:
+                self.origins[path] = f"{CHOSEN}enable_uvm_hints is off"
+                continue
+            given[key], self.origins[path] = value, f"{CHOSEN}{why}"
 
     def _adopt(self, block: dict[str, object], old: str, key: str, value: object) -> None:
         path = join_path(OPTIMIZATIONS, key)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config.keys import AUTO
 from ..memory.limits import GB
 from ..preflight.buckets import rules_of
 from .images import ImageDirectory
@@ -71,9 +72,7 @@ def choose(
     buckets = buckets_for(sizes, rules, window)
     config = _base(model, machine, wishes, resolution, batch_size, steps, root)
     config["datasets"] = _datasets(directory, data, machine, wishes, resolution, buckets, root)
-    config |= _ours(machine, unit, window, steps)
-    if "target_effective_batch_size" not in config["gh200_optimizations"]:
-        config["gradient_accumulation_steps"] = window // unit
+    config |= {"gh200_optimizations": AUTO, "gradient_accumulation_steps": window // unit}
     _validation(config, directory, machine, wishes, resolution)
     reasons = {
         "model": f"{config['pretrained_model_name_or_path']}, family {model.family} ({model.why}), "
@@ -82,7 +81,7 @@ def choose(
         "buckets": f"{_shown(buckets.counts)}: no image is cut to another shape",
         "batch": _batch_words(batch_size, window, buckets, wishes),
         "length": f"{steps} steps ({'--steps' if wishes.steps else 'about 40 looks at every image, 500 to 5000'})",
-        "memory": _memory_words(config, machine),
+        "memory": 'gh200_optimizations "auto": the start, and a check of the config, show what it chooses and why',
         "tracker": f"{config['report_to']}; prompt: {config['validation_prompt']!r}",
     }
     return Job(config, reasons)
@@ -96,17 +95,10 @@ def _shown(counts: Mapping[str, int]) -> str:
 def _batch_words(batch_size: int, window: int, buckets: Buckets, wishes: JobOptions) -> str:
     smallest = min(buckets.counts.values())
     return (
-        f"{batch_size} a micro-batch x {wishes.processes} process{'es' if wishes.processes > 1 else ''}, up to {window} "
+        f"{batch_size} a micro-batch x {wishes.processes} process{'es' if wishes.processes > 1 else ''}, {window} "
         f"an update; repeats {buckets.repeats}, so the smallest bucket gives {smallest} x {buckets.repeats + 1} = "
         f"{smallest * (buckets.repeats + 1)} >= {window}"
     )
-
-
-def _memory_words(config: Mapping[str, Any], machine: TargetMachine) -> str:
-    staged = config["datasets"][0]["type"] == "in_memory"
-    limit = config["datasets"][0].get("in_memory", {}).get("memory_limit_gb")
-    images = f"images staged in RAM (at most {limit} GB)" if staged else "images read from disk"
-    return f"{images}, caches at most {config['cache_config']['memory_limit_gb']} GB, of {machine.available / GB:.0f} GB that can be had"
 
 
 def _base(
@@ -161,12 +153,10 @@ def _datasets(
     buckets: Buckets,
     root: Path,
 ) -> list[dict[str, Any]]:
-    limit = max(1, -(-int(directory.bytes * 1.25) // GB))
-    staged = directory.bytes * 2 < machine.available // 2
     captioned = any(directory.captions.values())
     images: dict[str, Any] = {
         "id": free_id(data, wishes.name),
-        "type": "in_memory" if staged else "local",
+        "type": "local",
         "dataset_type": "image",
         # Upstream writes latents of nested images where it does not look for them, unless it gets the absolute path.
         "instance_data_dir": os.path.abspath(data)
@@ -183,35 +173,11 @@ def _datasets(
     }
     if not captioned:
         images["instance_prompt"] = wishes.caption or directory.root.resolve().name.replace("_", " ")
-    if staged:
-        images["in_memory"] = {"compression": "lz4", "memory_limit_gb": limit}
     text = {
         "id": f"{wishes.name}-text", "type": "local", "dataset_type": "text_embeds", "default": True,
         "cache_dir": f"jobs/{wishes.name}/cache/text",
     }  # fmt: skip
     return [images, text]
-
-
-def _ours(machine: TargetMachine, unit: int, window: int, steps: int) -> dict[str, Any]:
-    """Caches in memory, and a ramp where there is anything to ramp."""
-    found: dict[str, Any] = {
-        "cache_config": {
-            "vae_cache_type": "unified_memory",
-            "text_cache_type": "unified_memory",
-            "memory_limit_gb": max(1, machine.available // 4 // GB),
-        },
-        "gh200_optimizations": {"enable_uvm_hints": True},
-    }
-    length = min(400, steps // 4)
-    if window >= 2 * unit and length >= 1:
-        found["gh200_optimizations"] |= {
-            "enable_batch_size_rampup": True,
-            "initial_effective_batch_size": unit,
-            "target_effective_batch_size": window,
-            "batch_rampup_unit": "steps",
-            "batch_rampup_steps": max(2, length),
-        }
-    return found
 
 
 def _validation(

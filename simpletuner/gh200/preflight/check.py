@@ -11,10 +11,12 @@ from typing import Any
 from ..config.problems import SettingsError
 from ..config.sources import read_batch_sizes
 from ..memory.limits import memory_limits
-from .config import Config, dataset_entries, gb, read_config, staging_problems
+from .config import Config, dataset_entries, read_config, staging_problems
+from .estimates import Needs, add_estimates
 from .keys import combination_problems, dataset_key_problems, key_problems
-from .memory_estimate import Length, Memory, checkpoints_of, free_disk, gpu_memory, length_of, memory_of, shortage_of
-from .model import find, model_of, source_problems, vae_of, weights_of
+from .memory_estimate import estimate_of, gpu_memory, length_of
+from .model import find, model_of, source_problems, vae_of
+from .offload_choice import with_offload
 from .report import Report, many, some
 from .samples import Samples, samples_of
 from .settings_check import judge_config, judge_ramp
@@ -49,8 +51,13 @@ def preflight(
     if upstream is not None:
         report.problem(dataset_key_problems(entries, upstream))
     _sources(report, config, upstream, environ)
-    _staging(report, facts)
+    staged, available = _staging(report, facts)
+    memory, memory_of_gpu = estimate_of(config, upstream, environ), gpu() if gpu else gpu_memory(environ)
     settings, _ = judge_config(config, environ)
+    if settings is not None:
+        settings = with_offload(settings, config, memory, memory_of_gpu)
+        report.facts["settings"] = settings.given()
+        report.show("settings", "\n".join(settings.given()))
     ramp, _ = judge_ramp(settings, config, processes)
     try:
         sizes = read_batch_sizes(config)
@@ -63,10 +70,17 @@ def preflight(
     _buckets(report, found, window, config)
     if facts.ramp:
         report.show("ramp", facts.ramp)
-    length = length_of(config, ramp, window, sum(item.per_epoch for item in found))
-    _length(report, length)
-    latents = sum(item.latent_bytes for item in facts.datasets)
-    _size(report, config, upstream, length, latents, gpu() if gpu else gpu_memory(environ))
+    needs = Needs(
+        length=length_of(config, ramp, window, sum(item.per_epoch for item in found)),
+        window=window,
+        memory=memory,
+        latents=sum(item.latent_bytes for item in facts.datasets),
+        staged=staged,
+        available=available,
+        gpu=memory_of_gpu,
+        managed=settings.optimizations.managed_memory if settings is not None else "off",
+    )
+    add_estimates(report, config, needs, found)
     return report
 
 
@@ -80,14 +94,21 @@ def _sources(report: Report, config: Mapping[str, Any], upstream: Upstream | Non
         report.show("VAE", str(find(vae, environ)))
 
 
-def _staging(report: Report, facts: Config) -> None:
+def _staging(report: Report, facts: Config) -> tuple[int, int]:
+    """Bytes that will be staged, and that can be used."""
     staged = [item for item in facts.datasets if item.in_memory]
     available = min(limit.bytes for limit in memory_limits())
     wrong, partial = staging_problems(staged, available)
     (report.warnings if partial else report.problems).extend(wrong)
     report.problem(item.codec_problem for item in facts.datasets if item.codec_problem)
-    need = sum(item.estimated_bytes for item in staged)
+    fitting = [item for item in staged if item.on_limit != "disk" or item.estimated_bytes <= available // 2]
+    need = sum(item.estimated_bytes for item in fitting)
     report.facts["ram"] = {"datasets": need, "room": available}
+    if staged:
+        disk = [item.id for item in staged if item not in fitting]
+        beside = f"; too large, from disk: {', '.join(disk)}" if disk else ""
+        report.show("in RAM", f"{', '.join(item.id for item in fitting) or 'no dataset'}{beside}")
+    return need, available
 
 
 def _buckets(report: Report, found: list[Samples], window: WindowBound, config: Mapping[str, Any]) -> None:
@@ -118,44 +139,3 @@ def _buckets(report: Report, found: list[Samples], window: WindowBound, config: 
             report.problem([f'dataset "{item.id}" has no image that can be used'])
     if not found and not report.problems:
         report.not_checked.append("buckets: no dataset of images in a local directory")
-
-
-def _length(report: Report, length: Length) -> None:
-    report.facts["length"] = asdict(length)
-    if length.steps:
-        epochs = f", {length.epochs:.1f} epochs" if length.epochs else ""
-        report.show("length", f"{length.steps} steps, {length.samples} samples{epochs}")
-
-
-def _size(
-    report: Report, config: Mapping[str, Any], upstream: Upstream | None, length: Length, latents: int, gpu: int
-) -> None:
-    report.facts["gpu_memory"] = gpu
-    disk = [f"latents about {gb(latents)}"] if latents else []
-    family = (upstream.families if upstream else {}).get(str(config.get("model_family", "")).lower(), {})
-    weights = weights_of(Path(model_of(config, upstream) or "").expanduser(), str(family.get("subfolder") or "unet"))
-    if weights is None:
-        report.add("not_checked", "memory of the model: its weights are not in a local directory")
-    else:
-        memory, count = memory_of(weights, config), checkpoints_of(config, length.steps)
-        _memory(report, memory, config, gpu)
-        size, free = count * memory.checkpoint, free_disk(str(config.get("output_dir") or "."))
-        report.facts["checkpoints"] = {"count": count, "bytes": size, "free": free}
-        disk.append(f"{count} checkpoints about {gb(size)}")
-        if free is not None and size > free:
-            text = f"output_dir: {count} checkpoints take about {gb(size)}, the disk has {gb(free)} free; "
-            report.add("problems", f"{text}lower checkpoints_total_limit, or use another disk")
-    if latents:
-        report.show("disk", ", ".join(disk))
-
-
-def _memory(report: Report, memory: Memory, config: Mapping[str, Any], gpu: int) -> None:
-    report.facts["memory"] = asdict(memory)
-    report.show(
-        "memory",
-        f"weights {gb(memory.weights)}, gradients {gb(memory.gradients)}, optimizer {gb(memory.optimizer)}, "
-        f"activations not known; {f'the GPU has {gb(gpu)}' if gpu else 'no GPU here'}",
-    )
-    kind, text = shortage_of(memory, config, gpu)
-    if kind:
-        report.add(kind, f"memory of the GPU: {text}")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..backends.ram.codecs import Codec, load_codec
 from ..backends.ram.listing import Listing, list_dataset
 from ..backends.ram.segment import bytes_for_all, estimated_bytes
-from ..config.keys import DATASETS_FILE_KEY
+from ..config.keys import AUTO, DATASETS_FILE_KEY
+from ..config.profile import staged_by_profile
 from ..errors import GH200Error
 from ..memory.limits import GB
 from .keys import number
@@ -77,8 +78,10 @@ class Config:
 def read_config(path: Path, config: Mapping[str, Any], processes: int, environ: Mapping[str, str]) -> Config:
     """`config` is the file as a run gets it (`config.blocks.loaded_config`)."""
     entries, missing = dataset_entries(config)
-    datasets = tuple(_dataset(entry) for entry in entries if entry.get("instance_data_dir"))
     settings, problems = judge_config(config, environ)
+    if settings is not None and settings.optimizations.profile == AUTO:
+        entries = staged_by_profile(entries)
+    datasets = tuple(_dataset(entry) for entry in entries if entry.get("instance_data_dir"))
     ramp, ramp_problem = judge_ramp(settings, config, processes)
     return Config(
         path=str(path),
@@ -100,10 +103,10 @@ def staging_problems(staged: list[Dataset], available: int) -> tuple[list[str], 
     wrong, partial = [], False
     for item in staged:
         limit = item.memory_limit_bytes
-        if limit is not None and item.estimated_bytes > limit:
+        if limit is not None and item.estimated_bytes > limit and item.on_limit != "disk":
             wrong.append(f'"{item.id}" needs about {gb(item.estimated_bytes)}, its memory_limit_gb allows {gb(limit)}')
             partial = partial or item.on_limit == "partial"
-    need = sum(item.estimated_bytes for item in staged)
+    need = sum(item.estimated_bytes for item in staged if item.on_limit != "disk")
     if need > available:
         wrong.append(
             f"together they need about {gb(need)}, the machine can give {gb(available)} (MemAvailable and cgroup)"

@@ -12,8 +12,9 @@ from ..memory.driver import CudaError, Driver, load_driver
 from ..ramp.schedule import GH200GradientRamp
 from .config import existing_part, gb
 from .keys import number, truth
-from .model import Weights
+from .model import Weights, find, model_of, weights_of
 from .report import Kind
+from .upstream_keys import Upstream
 from .window_check import WindowBound
 
 _HALF, _WHOLE = 2, 4
@@ -66,6 +67,14 @@ def memory_of(weights: Weights, config: Mapping[str, Any]) -> Memory:
     )
 
 
+def estimate_of(config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]) -> Memory | None:
+    """None where the weights are not on this machine."""
+    family = (upstream.families if upstream else {}).get(str(config.get("model_family", "")).lower(), {})
+    directory = find(model_of(config, upstream) or "", environ).directory
+    weights = weights_of(directory, str(family.get("subfolder") or "unet")) if directory else None
+    return memory_of(weights, config) if weights else None
+
+
 def gpu_memory(environ: Mapping[str, str]) -> int:
     """Bytes of the smallest GPU this run may use; 0 where it uses none."""
     if environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes"):
@@ -82,10 +91,6 @@ def gpu_memory(environ: Mapping[str, str]) -> int:
 def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Kind | None, str]:
     """("problems" or "warnings", what is missing on the GPU), or nothing. Weights alone are certain, the rest is an estimate."""
     if not gpu or memory.known <= gpu or any(_is_set(config.get(key)) for key in _ELSEWHERE):
-        return None, ""
-    block = config.get("gh200_optimizations")
-    managed = str((block if isinstance(block, Mapping) else {}).get("managed_memory") or "off")
-    if managed != "off":
         return None, ""
     certain = memory.weights > gpu
     need = memory.weights if certain else memory.known

@@ -29,6 +29,7 @@ class WeightSource:
 
     name: str
     where: str
+    directory: Path | None = None
 
     def __str__(self) -> str:
         words = {
@@ -43,7 +44,7 @@ def find(name: str, environ: Mapping[str, str]) -> WeightSource:
     """A name with one slash may be a directory or a repository of the hub; a directory that exists wins, as it does upstream."""
     path = Path(name).expanduser()
     if path.exists():
-        return WeightSource(name, "directory" if path.is_dir() else "file")
+        return WeightSource(name, "directory", path) if path.is_dir() else WeightSource(name, "file")
     parts = name.split("/")
     a_repository = (
         len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "~") and not name.endswith(".safetensors")
@@ -54,7 +55,8 @@ def find(name: str, environ: Mapping[str, str]) -> WeightSource:
         environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
     )
     cache = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{parts[0]}--{parts[1]}" / "snapshots"
-    return WeightSource(name, "hub cache" if cache.is_dir() and any(cache.iterdir()) else "hub")
+    snapshots = sorted(cache.iterdir(), key=lambda path: path.stat().st_mtime) if cache.is_dir() else []
+    return WeightSource(name, "hub cache", snapshots[-1]) if snapshots else WeightSource(name, "hub")
 
 
 def model_of(config: Mapping[str, Any], upstream: Upstream | None) -> str | None:
@@ -151,7 +153,7 @@ class Weights:
 
 def weights_of(directory: Path, subfolder: str) -> Weights | None:
     """Parameters of a local model; None where its weights are not there."""
-    if not directory.is_dir() or not (directory / subfolder).is_dir():
+    if not (directory / subfolder).is_dir():
         return None
     trained, adapted = _parameters(directory / subfolder)
     return Weights(trained, adapted) if trained else None

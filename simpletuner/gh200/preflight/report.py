@@ -45,7 +45,8 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report as a page."""
-        found = [f"  {name:<11} {text}" for name, text in self.facts.get("told", {}).items()]
+        indented = {name: text.replace("\n", f"\n{'':14}") for name, text in self.facts.get("told", {}).items()}
+        found = [f"  {name:<11} {text}" for name, text in indented.items()]
         for title, items in (("not checked", self.not_checked), ("note", self.notes), ("warning", self.warnings)):
             found += [f"  {title}: {item}" for item in items]
         found += [f"  problem: {item}" for item in self.problems]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..config.keys import BLOCK_KEYS, decoded, is_misspelt_block, is_ours, plain_key, unique_keys
+from ..config.keys import AUTO, BLOCK_KEYS, decoded, is_misspelt_block, is_ours, plain_key, unique_keys
 from ..errors import GH200Error
 
 # Keys of a training config that no file of datasets has.
@@ -37,7 +37,9 @@ def is_training_config(data: object) -> bool:
 
 
 def parsed(name: str, text: str) -> Any:
-    """The JSON that a form has for a block."""
+    """The JSON that a form has for a block; the profile's name needs no quotes."""
+    if text.strip() == AUTO and name == "gh200_optimizations":
+        return AUTO
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique_keys)
     except RecursionError:

@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import Depends, Request
 
 from ..config.blocks import loaded_values
-from ..config.dataset_file import IN_MEMORY
+from ..config.keys import IN_MEMORY
 from ..errors import GH200Error
 from ..files import write_whole
 from ..overrides import Overrides, override

@@ -49,8 +49,8 @@ def test_a_job_from_three_images(tmp_path: Path, capsys: pytest.CaptureFixture[s
     config = made(job_inputs.images(tmp_path / "images", [(64, 64), (200, 64), (64, 200)]), "--steps", "8")
     entry = config["datasets"][0]
     assert config["model_family"] == "sdxl" and config["pretrained_vae_model_name_or_path"] == "model"
-    assert entry["instance_data_dir"] == "images" and entry["type"] == "in_memory" and not entry["crop"]
-    assert config["gh200_optimizations"]["target_effective_batch_size"] == 4 and entry["repeats"] == 3
+    assert entry["instance_data_dir"] == "images" and entry["type"] == "local" and not entry["crop"]
+    assert config["gradient_accumulation_steps"] == 4 and entry["repeats"] == 3
     assert config["report_to"] == "simpletuner" and config["validation_prompt"] == "an image 0"
     assert config["enable_multiprocessing"] is True and config["$schema"] == "../../docs/gh200_config.schema.json"
     output = capsys.readouterr().out

@@ -17,7 +17,7 @@ from PIL import Image
 from gh200_lab.place import ROOT
 from simpletuner.gh200.config.blocks import loaded_config
 from simpletuner.gh200.errors import GH200Error
-from simpletuner.gh200.preflight import check, startup
+from simpletuner.gh200.preflight import check, estimates, startup
 from simpletuner.gh200.preflight.buckets import Rules, rules_of
 from simpletuner.gh200.preflight.keys import combination_problems, dataset_key_problems, key_problems
 from simpletuner.gh200.preflight.memory_estimate import memory_of
@@ -194,7 +194,7 @@ def test_says_where_model_and_vae_come_from(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_rejects_checkpoints_the_disk_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "free_disk", lambda directory: 10)
+    monkeypatch.setattr(estimates, "free_disk", lambda directory: 10)
     made = config(tmp_path, [(64, 64)] * 3, checkpoint_step_interval=1)
     assert "6 checkpoints take about" in "\n".join(problems(made))
 

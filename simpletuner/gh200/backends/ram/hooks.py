@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...config.dataset_file import IN_MEMORY, DatasetReader
+from ...config.dataset_file import DatasetReader
+from ...config.keys import IN_MEMORY
 from ...config.problems import SettingsError
+from ...config.profile import staged_by_profile
 from .registry import staged, staged_for_use
 
 logger = logging.getLogger("gh200.in_memory")
@@ -19,6 +21,8 @@ def local_entries(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         known.forget()
     if not isinstance(entries, list):
         return entries
+    if known is not None and known.profile:
+        entries = staged_by_profile(entries)
     reader = DatasetReader({}, list(entries))
     if reader.problems:
         raise SettingsError(reader.problems)

@@ -25,6 +25,7 @@ class StagedDatasets:
         # Whether a bad setting ends the process, as in a training run, or is raised to who embeds the Trainer.
         self.exit_on_error = False
         self.others_write = False
+        self.profile = run.settings.optimizations.profile == "auto"
         self.backends: weakref.WeakSet[GH200InMemoryBackend] = weakref.WeakSet()
 
     def forget(self) -> None:

@@ -101,7 +101,7 @@ class Worker:
             where = (self.segment.number, placed.blocks, placed.offset, placed.stored)
             seen = (file.size, placed.mtime_ns, placed.ctime_ns, file.device, file.inode)
             job.rows[number] = Row(*where, *seen)
-        elif job.options.on_limit == "partial":
+        elif job.options.on_limit != "error":
             job.left_out.append(number)
         else:
             need = max(job.listing.bytes, job.budget.limit.bytes + 1)
@@ -145,6 +145,8 @@ def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory) -> Sha
     rows: list[Row | None] = [None] * len(listing.files)
     budget = StagingBudget(limit, lambda: memory_limits()[0])
     job = CopyJob(dataset, listing, options, codec, budget, rows, iter(range(len(rows))), list(listing.problems))
+    if options.on_limit == "disk" and listing.bytes > limit.bytes:
+        job.numbers, job.left_out = iter(()), list(range(len(rows)))
     count = min(options.workers, len(listing.files))
     segments = [MemorySegment(number) for number in range(min(count, _MOST_SEGMENTS))]
     workers = [Worker(job, segments[number % len(segments)], count > len(segments)) for number in range(count)]
@@ -169,6 +171,9 @@ def check_limits(dataset: str, listing: Listing, options: InMemory, codec: Codec
         need = estimated_bytes(listing.files, codec)
     if need > limit.bytes and options.on_limit == "error":
         raise over_limit(dataset, need, limit, estimated=codec is not None, compressed=codec is not None)
+    if options.on_limit == "disk":
+        free = memory_limits()[0]
+        return min(limit, Limit(free.kind, f"half of the {free.name}", free.bytes // 2), key=lambda one: one.bytes)
     return limit
 
 

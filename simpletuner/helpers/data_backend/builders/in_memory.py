@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simpletuner.gh200.backends.ram.backend import staged_backend
-from simpletuner.gh200.config.dataset_file import IN_MEMORY
+from simpletuner.gh200.config.keys import IN_MEMORY
 from simpletuner.helpers.data_backend.builders.local import LocalBackendBuilder
 
 
