@@ -16,7 +16,7 @@ FORK = ROOT / "build/fork"
 FORK_PROBLEM = pytest.StashKey[str]()
 OVERLAY = ("simpletuner/gh200", "simpletuner/helpers/data_backend/builders/in_memory.py")
 SUFFIXES = (".py", ".html", ".js")
-GATES = {"network": "asks the package registry"}
+OPTIONAL = {"network": "needs the package index"}
 # By directory; a test with a time limit of its own is marked performance instead.
 LEVELS = {"unit": "unit", "integration": "integration", "docs": "integration", "e2e": "system", "golden": "system"}
 FIX = "make it with ./execute_gh200_rebase.sh --skip-tests"
@@ -31,7 +31,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    for name, reason in GATES.items():
+    for name, reason in OPTIONAL.items():
         parser.addoption(f"--{name}", action="store_true", help=f"also run the tests marked {name}: {reason}")
     parser.addoption("--fork", action="store_true", help="fail, rather than skip, when build/fork is missing or stale")
 
@@ -99,6 +99,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.fork)
             if config.stash[FORK_PROBLEM]:
                 item.add_marker(pytest.mark.skip(reason=config.stash[FORK_PROBLEM]))
-        for name, reason in GATES.items():
+        for name, reason in OPTIONAL.items():
             if item.get_closest_marker(name) and not config.getoption(f"--{name}"):
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; run with --{name}"))

@@ -101,8 +101,8 @@ def test_the_image_can_be_seen(tmp_path: Path) -> None:
 
 def test_every_command_has_a_row_and_every_row_a_command() -> None:
     typed = {command for page in pages() for command in page.commands()}
-    assert typed - COMMANDS.keys() == set(), "commands of the documents that no row of doc_commands.py knows"
-    assert COMMANDS.keys() - typed == set(), "rows of doc_commands.py that no document needs"
+    assert typed - COMMANDS.keys() == set(), "commands of the documents without a row in doc_commands.py"
+    assert COMMANDS.keys() - typed == set(), "rows of doc_commands.py without a document"
 
 
 @pytest.mark.parametrize("command", [command for command, how in COMMANDS.items() if isinstance(how, Elsewhere)])
@@ -197,15 +197,15 @@ def test_the_worked_example_of_a_rebase(tmp_path: Path) -> None:
     commands = [line for language, body in FENCE.findall(text) if language == "bash" for line in body.splitlines()]
     assert commands[:2] == ["git clone -q . build/example", "cd build/example"]
     clone = _clone(tmp_path)
-    said = {command: _bash(command, clone) for command in commands[2:]}
-    dry_run = said["./execute_gh200_rebase.sh --dry-run --upstream pypi:4.5.0"]
-    assert {command: done.returncode for command, done in said.items() if done.returncode} == {
+    results = {command: _bash(command, clone) for command in commands[2:]}
+    dry_run = results["./execute_gh200_rebase.sh --dry-run --upstream pypi:4.5.0"]
+    assert {command: done.returncode for command, done in results.items() if done.returncode} == {
         "./execute_gh200_rebase.sh --dry-run --upstream pypi:4.5.0": dry_run.returncode
     }
     assert dry_run.returncode == 2
     lines = (dry_run.stdout + dry_run.stderr).splitlines()
     assert [key for key, _, what in places if not any(key in line and what in line for line in lines)] == []
-    assert "accepted: 4.5.0 05/builders:" in said["./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.5.0"].stdout
+    assert "accepted: 4.5.0 05/builders:" in results["./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.5.0"].stdout
     assert _bash("./execute_gh200_rebase.sh matrix --from 4.4.1 --to 4.5.0", clone).returncode == 0
     assert _bash("./execute_gh200_rebase.sh manifest", clone).returncode == 0
 

@@ -1,4 +1,4 @@
-"""Every name in the documents exists: variables, flags, keys, error messages; and the guide has all that was promised."""
+"""Every name in the documents exists: variables, flags, keys, error messages; and the guide has every name of the contract."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.doc_pages import ROOT, Page, pages, section
 
 OURS = ("simpletuner", "gh200_rebase", "gh200_lab", "scripts", "config", "patches", "tests/cuda_sim")
 ROOT_FILES = ("execute_gh200_rebase.sh", "gh200_diagnostic.py", "train.py", "pyproject.toml", "tests/conftest.py")
-# Names that belong to others: who has them.
+# Names that are not ours, by origin.
 FOREIGN = {
     "upstream": """SIMPLETUNER_ACCELERATE_SIGNAL_FILE TRAINER_EXTRA_ARGS --resume_from_checkpoint --max_train_steps
         musubi_blocks_to_swap optimizer_cpu_offload_method manual_validation manual_checkpoint cache_dir_vae cache_dir_text
@@ -29,7 +29,7 @@ FOREIGN = {
 # Named in the guide as things that do not exist.
 NEVER_THERE = {"--enable_manual_validation", "validate_uvm", "_prepare_uvm_tensor", "_prepare_text_embed_tensor"}
 
-PROMISED = {
+CONTRACT = {
     "files": """execute_gh200_rebase.sh GH200_REBASE_CHECKLIST.md gh200_diagnostic.py gh200_diagnostic_report.json patches/
         GH200_PATCH_MANIFEST.md scripts/setup_gh200_env.sh scripts/test_upstream_features.sh scripts/test_gh200_features.sh
         scripts/test_combined_features.sh scripts/run_all_tests.sh ROLLBACK.sh MERGE_LOG.txt gh200-current.patch
@@ -103,10 +103,10 @@ def test_names_of_upstream_are_upstreams() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("kind", PROMISED)
-def test_the_guide_has_every_promised_name(kind: str) -> None:
+@pytest.mark.parametrize("kind", CONTRACT)
+def test_the_guide_has_every_name_of_the_contract(kind: str) -> None:
     guide = (ROOT / "docs" / "GH200_GUIDE.md").read_text(encoding="utf-8")
-    assert [name for name in PROMISED[kind].split() if name not in guide] == []
+    assert [name for name in CONTRACT[kind].split() if name not in guide] == []
 
 
 # --- TROUBLESHOOTING ---
@@ -131,7 +131,7 @@ def messages() -> str:
 
 
 def rows() -> list[str]:
-    """First cells of the tables; those that are another program's message say whose it is."""
+    """First cells of the tables; messages of another program name it."""
     page = Path(ROOT / "docs" / "TROUBLESHOOTING.md").read_text(encoding="utf-8")
     cells = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| `")]
     return [cell for cell in cells if "(from " not in cell]

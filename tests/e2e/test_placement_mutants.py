@@ -76,7 +76,7 @@ def pristine(file: str) -> bytes:
 def changed(file: str, data: bytes, step: Step) -> bytes:
     verb, scope, anchor, *rest = step
     source = read_source(file, data)
-    # Routes of a server are coroutines; who writes a mutant need not know.
+    # Routes of a server are coroutines; a mutant need not say so.
     anchors = [anchor, f"async {anchor}"] if anchor.startswith("def ") else [anchor]
     scopes = [place.node for place in source.scopes[scope]]
     hits = [item for one in anchors for node in scopes for item in find(compile_pattern(one), node)]

@@ -175,7 +175,7 @@ def test_scan_names_what_it_leaves_out(directory: Path, warnings: pytest.LogCapt
 
 @pytest.mark.timeout(120)
 def test_scan_of_a_fifo_and_of_odd_names_ends(tmp_path: Path, warnings: pytest.LogCaptureFixture) -> None:
-    """None of these is an image: nobody writes into the FIFO, and two names would break a list or are no text."""
+    """None of these is an image: the FIFO has no writer, one name has control characters, one is not UTF-8."""
     images = tmp_path / "images"
     make_images(images, [(64, 64)] * 2)
     os.mkfifo(images / "pipe.png")

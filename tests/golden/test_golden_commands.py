@@ -59,7 +59,7 @@ def test_files_of_a_diagnosis(tmp_path: Path, golden: Records) -> None:
 
 @pytest.fixture(scope="module")
 def rebase(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """The real tool on the invented upstream."""
+    """The real tool on the fake upstream."""
     return make_lab(tmp_path_factory.mktemp("golden-rebase"))
 
 

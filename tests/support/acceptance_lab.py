@@ -26,7 +26,7 @@ SMI = {smi!r}
 # Torch is replaced by its recorded description and timings.
 TORCH = {{"FACTS": Ran(0, "FACTS " + json.dumps({torch!r})), "time_transfer_paths": Ran({ways_code!r}, "WAYS " + json.dumps({ways!r}))}}
 
-class Played:
+class FakeTrainings:
     closed = 0
     def missing(self):
         return {missing!r}
@@ -44,7 +44,7 @@ class Played:
         code = change.get("code", 0)
         return Trained(order.name, code, 1.0, **result | {{k: v for k, v in change.items() if k != "code"}})
     def close(self):
-        Played.closed += 1
+        FakeTrainings.closed += 1
 
 def run(command, seconds, environ=None):
     if SMI and command[0] == "nvidia-smi":
@@ -59,8 +59,8 @@ def run(command, seconds, environ=None):
 # Other runs on this machine have the same simulated GPU.
 tempfile.tempdir = os.getcwd()
 machine = Machine(importable=lambda name: True, run=run)
-code = main({words!r}, machine, trainer=Played if {trains!r} else None)
-print("CODE", code, "CLOSED", Played.closed, flush=True)
+code = main({words!r}, machine, trainer=FakeTrainings if {trains!r} else None)
+print("CODE", code, "CLOSED", FakeTrainings.closed, flush=True)
 sys.stderr.flush()
 # The simulated device's own: it writes its report first.
 ctypes.CDLL("libcuda.so.1")._exit(0)
@@ -87,9 +87,9 @@ def accepted(
         words=["--acceptance", *words], plan=plan or {}, missing=missing, trains=trains, smi=smi or {},
         torch=STOCK_TORCH | (torch or {}), ways=WAYS | (ways or {}), ways_code=ways_code,
     )  # fmt: skip
-    played = {"mode": "numa", "hbm": 64 * MIB, "report": machine.log.parent / "left.jsonl"} | faults
-    played["report"].unlink(missing_ok=True)  # type: ignore[attr-defined]
-    output = machine.run(script, **played)
+    options = {"mode": "numa", "hbm": 64 * MIB, "report": machine.log.parent / "left.jsonl"} | faults
+    options["report"].unlink(missing_ok=True)  # type: ignore[attr-defined]
+    output = machine.run(script, **options)
     assert f"CODE {code} " in output, output
     result = json.loads(report.read_text()) if report.exists() else {}
     assert not result or result["summary"]["exit_code"] == code

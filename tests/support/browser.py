@@ -17,7 +17,7 @@ from PIL import Image
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 MISSING = "no chromium here; on Debian: apt-get install chromium"
-# Nothing of the user's own browser, and no talk to its maker.
+# No profile of the user's own browser, no background requests.
 OPTIONS = [
     "--headless",
     "--no-sandbox",
@@ -63,7 +63,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Layout:
-    """Elements that jut out, the width the page wants, its colours, and whether each image could be drawn."""
+    """Elements that jut out, the width the page needs, its colours, and whether each image could be drawn."""
 
     look: Look
     found: list[str]

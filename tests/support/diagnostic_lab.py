@@ -65,7 +65,7 @@ class RecordedNvml:
 
 
 class RecordedDriver:
-    """The part of the driver layer the facts ask."""
+    """The part of the driver layer that the facts use."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self._answers = answers
@@ -125,7 +125,7 @@ def machine_in(directory: Path, fork: Path | None = None) -> Machine:
 
 
 def changed(tmp_path: Path, name: str, files: Mapping[str, str] | None = None, **answers: Any) -> Machine:
-    """A copy of a recorded machine with some files and answers of its own; a built fork stands beside it."""
+    """A copy of a recorded machine with some files and answers of its own; with a built fork beside it."""
     directory = tmp_path / name
     shutil.copytree(FIXTURES / name, directory)
     for path, text in (files or {}).items():

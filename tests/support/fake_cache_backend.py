@@ -1,4 +1,4 @@
-"""An invented data backend below the tier: real files, and a count of what is read from them."""
+"""A fake data backend below the tier: real files, and a count of what is read from them."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def tiered(backend: Any, kind: str = "vae") -> Any:
 
 def unified(**options: Any) -> CacheOptions:
     kinds = frozenset({"vae", "text", "image_embed", "distillation"})
-    # What the driver is asked for is counted: no measurement decides.
+    # A fixed placement: tests count the calls of the driver.
     return CacheOptions(**{"kinds": kinds, "hints": True, "placement": "managed"} | options)

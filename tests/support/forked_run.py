@@ -55,7 +55,7 @@ def serve(place: str) -> dict[str, Any]:
             client, _ = listener.accept()
         except TimeoutError:
             if os.getppid() != asker:
-                sys.exit("nobody is left who could ask")
+                sys.exit("the parent process is gone")
             continue
         message, files, _, _ = socket.recv_fds(client, LARGEST, 2)
         if os.fork() == 0:
@@ -67,7 +67,7 @@ def serve(place: str) -> dict[str, Any]:
 
 
 def reap() -> None:
-    """Waited for rather than ignored: their CPU time is then part of what the test run says it took."""
+    """Waits for children rather than ignoring them, so that their CPU time counts in the test run's."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

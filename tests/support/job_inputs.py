@@ -1,4 +1,4 @@
-"""Directories of images as people bring them, and an upstream of a few keys to judge configs by."""
+"""Directories of images as users have them, and an upstream of a few keys to check configs against."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def images(directory: Path, sizes: Iterable[tuple[int, int]], caption: str | Non
 
 
 def model(directory: Path, pipeline: str = "StableDiffusionXLPipeline", part: str = "unet", edge: int = 8) -> Path:
-    """What a model directory says about itself, and weights of a few numbers."""
+    """A model directory: its metadata, and weights of a few numbers."""
     for name in (part, "vae"):
         (directory / name).mkdir(parents=True)
     (directory / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))

@@ -44,7 +44,7 @@ ORDER = (
     Mutant("01/configure", "accelerator_before", (("before", PARSE, NO_CONFIG, ACCELERATOR),)),
     Mutant(
         "01/micro-batch",
-        "signals_looked_for_behind",
+        "signals_checked_after",
         (("drop", TRAIN, "self._exit_on_signal()"), ("after", TRAIN, ACCUMULATE, "self._exit_on_signal()")),
     ),
     Mutant("01/training-begins", "counted_before", (("before", TRAIN, START, "step = 0\nstep += 1"),)),

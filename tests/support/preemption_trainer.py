@@ -1,4 +1,4 @@
-"""An invented trainer around a real Accelerator that can be preempted; run by torchrun it is one rank of several."""
+"""A fake trainer around a real Accelerator that can be preempted; run by torchrun it is one rank of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank of a run that holds one directory in RAM, without a Trainer: says in JSON lines what it did, obeys standard input."""
+"""A rank of a run that stages one directory in RAM, without a Trainer; reports what it did in JSON lines."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ def main(directory: str, output: str, order: str) -> int:
     wanted: dict[str, Any] = json.loads(order)
     with open(f"{output}/rank{distributed.get_rank()}.jsonl", "w", buffering=1, encoding="utf-8") as file:
 
-        def say(**what: Any) -> None:
+        def write_line(**what: Any) -> None:
             file.write(json.dumps(what | {"pid": os.getpid()}) + "\n")
 
         def fill() -> SharedArena:
-            say(staging=True)
+            write_line(staging=True)
             time.sleep(wanted.get("delay", 0))
             return stage("x", directory, InMemory(**wanted.get("options", {})))
 
         try:
             arena = shared_arena("x", os.path.realpath(directory), None, fill)
         except GH200Error as error:
-            say(error=type(error).__name__, text=str(error))
+            write_line(error=type(error).__name__, text=str(error))
             return 2
         assert arena is not None
-        say(token=arena.token, files=arena.files, owned=arena.is_owned)
+        write_line(token=arena.token, files=arena.files, owned=arena.is_owned)
         distributed.barrier()
         path = f"{directory}/1.bin"
         if distributed.get_rank() == 1:
             forget_path(path)
         distributed.barrier()
-        say(forgotten=arena.find(path) is None, others=arena.find(f"{directory}/2.bin") is not None)
+        write_line(forgotten=arena.find(path) is None, others=arena.find(f"{directory}/2.bin") is not None)
         while not os.path.exists(f"{output}/end"):
             time.sleep(0.05)
-        say(changed=forget_changed(arena) if arena.is_owned else [])
+        write_line(changed=forget_changed(arena) if arena.is_owned else [])
         distributed.barrier()
-        say(changed_here=arena.find(f"{directory}/3.bin") is None, bytes=len(arena.read(0)))
+        write_line(changed_here=arena.find(f"{directory}/3.bin") is None, bytes=len(arena.read(0)))
     distributed.destroy_process_group()
     return 0
 

@@ -1,4 +1,4 @@
-"""An invented trainer around a real Accelerator: the few methods the ramp binds to, and a plain accumulation loop."""
+"""A fake trainer around a real Accelerator: the few methods the ramp binds to, and a plain accumulation loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EpochSteps:
 
 
 @contextmanager
-def invented_state_tracker() -> Iterator[None]:
+def fake_state_tracker() -> Iterator[None]:
     """The one upstream module the ramp imports, for as long as it is wanted."""
     name = "simpletuner.helpers.training.state_tracker"
     module = ModuleType(name)
@@ -74,7 +74,7 @@ def optimizations(**changes: Any) -> SimpleNamespace:
 
 
 class Validation:
-    """Asks the question upstream asks: is this micro-step a multiple of the accumulation steps?"""
+    """Validates where upstream does: where the micro-step is a multiple of the accumulation steps."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -157,7 +157,7 @@ class Trainer(TrainerHooks):
             self.accelerator.log({"train_loss": 0.0, "learning_rate": 0.0}, step=self.state["global_step"])
         return stepped
 
-    # What the ramp binds to, with invented bodies.
+    # What the ramp binds to, with fake bodies.
 
     def _split(self) -> None:
         self.split_by.append(self.config.gradient_accumulation_steps)

@@ -1,4 +1,4 @@
-"""What the tests of set-up stand on: the shell functions, invented wheels, a checkout that uses them."""
+"""What the tests of set-up need: the shell functions, fake wheels, a checkout that uses them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def program(path: Path, text: str) -> Path:
 
 
 def write_wheel(directory: Path, name: str, version: str, body: str = "") -> str:
-    """A real wheel of an invented package; returns its lines for a lock."""
+    """A real wheel of a fake package; returns its lines for a lock."""
     module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     files = {
         f"{module}/__init__.py": f"__version__ = {version!r}\n{body}",
@@ -64,7 +64,7 @@ def write_wheel(directory: Path, name: str, version: str, body: str = "") -> str
 
 @dataclass(frozen=True)
 class Checkout:
-    """A copy of the scripts beside locks of invented packages."""
+    """A copy of the scripts beside locks of fake packages."""
 
     root: Path
     environment: dict[str, str]

@@ -27,7 +27,7 @@ from simpletuner.gh200.rank_check import check_ranks  # noqa: E402
 def main(directory: str, output: str) -> None:
     with open(f"{output}/rank{os.environ['RANK']}.jsonl", "a", buffering=1, encoding="utf-8") as report:
 
-        def say(**what: Any) -> None:
+        def write_line(**what: Any) -> None:
             report.write(json.dumps({"time": time.time(), **what}) + "\n")
 
         limit = datetime.timedelta(seconds=float(os.environ["SIMPLETUNER_PROCESS_GROUP_TIMEOUT_SECONDS"]))
@@ -41,14 +41,14 @@ def main(directory: str, output: str) -> None:
 
         arena = shared_arena("x", os.path.realpath(directory), None, fill)
         assert arena is not None
-        say(host=socket.gethostname(), staged=bool(staged), files=arena.files)
+        write_line(host=socket.gethostname(), staged=bool(staged), files=arena.files)
         try:
             for step in range(100000):
                 total = accelerator.reduce(torch.ones(1))
-                say(step=step, ranks=int(total.item()))
+                write_line(step=step, ranks=int(total.item()))
                 time.sleep(0.1)
         except Exception as error:
-            say(error=f"{type(error).__name__}: {error}")
+            write_line(error=f"{type(error).__name__}: {error}")
             raise
 
 

@@ -1,4 +1,4 @@
-"""Asks upstream's own classes which bucket each size goes into; run in the fork, prints JSON."""
+"""Computes the bucket of each size with upstream's own classes; run in the fork, prints JSON."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from simpletuner.helpers.training.state_tracker import StateTracker
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     StateTracker.set_args(
-        Namespace(aspect_bucket_alignment="64", aspect_bucket_rounding=2, output_dir=asked["directory"])
+        Namespace(aspect_bucket_alignment="64", aspect_bucket_rounding=2, output_dir=request["directory"])
     )
     answers = []
-    for number, rules in enumerate(asked["rules"]):
+    for number, rules in enumerate(request["rules"]):
         name = f"rules{number}"
         StateTracker.set_data_backend_config(name, rules)
         # Upstream remembers one resolution per aspect and resolution; each set of rules starts afresh.
         StateTracker.aspect_resolution_map = {}
         found = []
-        for size in asked["sizes"]:
+        for size in request["sizes"]:
             sample = TrainingSample(None, name, image_metadata={"original_size": tuple(size)}, model=Namespace(
                 MAXIMUM_CANVAS_SIZE=None, get_transforms=lambda: None))  # fmt: skip
             found.append(str(sample.prepare().aspect_ratio))

@@ -9,14 +9,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from ramp_fake import Trainer, invented_state_tracker, rows, two_ranks
+from ramp_fake import Trainer, fake_state_tracker, rows, two_ranks
 
 from simpletuner.gh200.ramp.schedule import SHAPES
 
 
 @pytest.fixture(autouse=True, scope="module")
 def state_tracker() -> Iterator[None]:
-    with invented_state_tracker():
+    with fake_state_tracker():
         yield
 
 
@@ -112,5 +112,5 @@ def one_rank() -> None:
 
 
 if __name__ == "__main__":
-    with invented_state_tracker():
+    with fake_state_tracker():
         one_rank()

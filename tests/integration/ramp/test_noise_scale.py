@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ramp_fake import Trainer, invented_state_tracker, on_two_ranks, rows
+from ramp_fake import Trainer, fake_state_tracker, on_two_ranks, rows
 
 from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.sources import read_settings
@@ -28,7 +28,7 @@ NAME = "gh200/gradient_noise_scale"
 
 @pytest.fixture(autouse=True, scope="module")
 def state_tracker() -> Iterator[None]:
-    with invented_state_tracker():
+    with fake_state_tracker():
         yield
 
 
@@ -265,5 +265,5 @@ def one_rank() -> None:
 
 if __name__ == "__main__":
     logging.disable()
-    with invented_state_tracker():
+    with fake_state_tracker():
         one_rank()

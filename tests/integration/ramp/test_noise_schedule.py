@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from ramp_fake import NOISY, Model, Trainer, invented_state_tracker, noisy_rows, on_two_ranks, rows
+from ramp_fake import NOISY, Model, Trainer, fake_state_tracker, noisy_rows, on_two_ranks, rows
 
 from gh200_lab.place import ROOT
 from simpletuner.gh200.ramp.noise import LEAST_WINDOWS, SmoothedNoise, WindowNorms
@@ -33,7 +33,7 @@ ASKED: dict[str, Any] = {
 
 @pytest.fixture(autouse=True, scope="module")
 def state_tracker() -> Iterator[None]:
-    with invented_state_tracker():
+    with fake_state_tracker():
         yield
 
 
@@ -252,5 +252,5 @@ def one_rank() -> None:
 
 if __name__ == "__main__":
     logging.disable()
-    with invented_state_tracker():
+    with fake_state_tracker():
         one_rank()

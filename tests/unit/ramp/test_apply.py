@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ramp_fake import EpochSteps, Trainer, invented_state_tracker, rows
+from ramp_fake import EpochSteps, Trainer, fake_state_tracker, rows
 from tqdm import tqdm
 
 from gh200_lab.place import ROOT
@@ -30,7 +30,7 @@ UP = {"initial_effective_batch_size": 1, "target_effective_batch_size": 8, "batc
 
 @pytest.fixture(autouse=True, scope="module")
 def state_tracker() -> Iterator[None]:
-    with invented_state_tracker():
+    with fake_state_tracker():
         yield
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ramp_fake import Trainer, invented_state_tracker, rows
+from ramp_fake import Trainer, fake_state_tracker, rows
 from safetensors.torch import save_file
 
 from gh200_lab.place import ROOT
@@ -38,7 +38,7 @@ REPO = ROOT
 
 @pytest.fixture(autouse=True, scope="module")
 def state_tracker() -> Iterator[None]:
-    with invented_state_tracker():
+    with fake_state_tracker():
         yield
 
 
