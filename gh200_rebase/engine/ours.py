@@ -33,6 +33,7 @@ class Ours:
     marks: dict[tuple[int, int], list[Mark]] = field(default_factory=dict)
 
     def add(self, owner: object, index: int, mark: Mark) -> None:
+        """Records a mark of ours at its place."""
         self.marks.setdefault((id(owner), index), []).append(mark)
 
     def claim(self, form: Edit, found: Found) -> bool:
@@ -53,6 +54,7 @@ class Ours:
 
 
 def code_of(form: Edit) -> str:
+    """An edit's code in one canonical form."""
     parsers = {"wrap": expression, "base": expression, "append": elements}
     parsed = parsers.get(form.verb, statements)(form.code)
     return dump(list(parsed) if isinstance(parsed, tuple) else parsed)
