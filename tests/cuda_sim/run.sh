@@ -16,13 +16,16 @@ streams, copies, pinned memory) above a strict runtime and driver, with kernels 
   --mode MODE       numa  HBM is a NUMA node: the CPU reads managed pages in it, first touch follows the advice (default)
                     cdmm  coherent, but HBM is the driver's: a page the CPU touches comes back from HBM
                     pcie  no shared page tables: the GPU does not read ordinary memory
+                    pool  one memory for CPU and GPU: mem_get_info is MemFree, NVML knows no memory
+  --family NAME     gh200 (numa), gb200 (numa, two GPUs on one CPU), gb10 (pool), h100 (pcie); set before --mode, --devices
   --page-kb N       4 or 64, the size of managed pages (default 64)
   --fail-every N    every Nth call of the driver (cu...) fails with CUDA_ERROR_UNKNOWN; torch's own (cuda...) do not
   --report FILE     every process that used the GPU appends one line of JSON when it ends: calls, violations, copies,
                     synchronisations, launches nobody handled, what was left
   --help            this text
 
-Set for single runs in the environment: CUDA_VISIBLE_DEVICES works as ever; CUDA_SIM_LOG=FILE logs every call;
+Set for single runs in the environment: CUDA_VISIBLE_DEVICES works as ever; CUDA_SIM_PAGE_CACHE=BYTES of HBM are page
+cache in NUMA mode: used to CUDA, reclaimed when needed; CUDA_SIM_LOG=FILE logs every call;
 CUDA_SIM_TRACE_VIOLATIONS=1 prints the Python stack of each violation; CUDA_SIM_BACKEND=gloo makes torch.distributed
 take gloo where it is asked for NCCL; CUDA_SIM_RANDOM=cpu draws from the CPU's generator wherever the device's default
 one is meant, to compare a run with one on the CPU; CUDA_SIM_FAIL=NAME with CUDA_SIM_FAIL_AFTER, CUDA_SIM_FAIL_TIMES and
@@ -50,7 +53,7 @@ whole() {
 devices=1 hbm=8192 managed=16384 mode=numa page=64 every=0 report=''
 while (($#)); do
     case $1 in
-        --devices | --hbm-mb | --managed-mb | --mode | --page-kb | --fail-every | --report)
+        --devices | --hbm-mb | --managed-mb | --mode | --family | --page-kb | --fail-every | --report)
             (($# > 1)) || die "$1 needs a value" "tests/cuda_sim/run.sh --help"
             ;;&
         --devices) whole "$1" "$2" 1 16 && devices=$2 && shift ;;
@@ -58,8 +61,18 @@ while (($#)); do
         --managed-mb) whole "$1" "$2" 1 1048576 && managed=$2 && shift ;;
         --fail-every) whole "$1" "$2" 1 999999999 && every=$2 && shift ;;
         --mode)
-            [[ $2 =~ ^(numa|cdmm|pcie)$ ]] || die "--mode is numa, cdmm or pcie, got '$2'" "--mode numa"
+            [[ $2 =~ ^(numa|cdmm|pcie|pool)$ ]] || die "--mode is numa, cdmm, pcie or pool, got '$2'" "--mode numa"
             mode=$2 && shift
+            ;;
+        --family)
+            case $2 in
+                gh200) mode=numa ;;
+                gb200) mode=numa devices=2 ;;
+                gb10) mode=pool ;;
+                h100) mode=pcie ;;
+                *) die "--family is gh200, gb200, gb10 or h100, got '$2'" "--family gh200" ;;
+            esac
+            shift
             ;;
         --page-kb)
             [[ $2 =~ ^(4|64)$ ]] || die "--page-kb is 4 or 64, got '$2'" "--page-kb 64"

@@ -25,7 +25,6 @@ static const struct {
     {14, 512},        /* texture alignment */
     {15, 1},          /* copies overlap */
     {16, MULTIPROCESSORS},
-    {18, 0},          /* integrated */
     {19, 1},          /* maps host memory */
     {31, 1},          /* concurrent kernels */
     {38, L2_BYTES},
@@ -54,10 +53,11 @@ result_t device_attribute(int *value, int attribute, int device) {
     case 33: *value = 1 + settings.physical_of[device]; return OK; /* PCI bus */
     case 34: /* PCI device and domain */
     case 50: *value = 0; return OK;
+    case 18: *value = settings.mode == MODE_POOL; return OK; /* integrated */
     case 88:
     case 100: *value = is_coherent(); return OK;
     case 89: *value = settings.concurrent_managed_access; return OK;
-    case 101: *value = settings.mode == MODE_NUMA; return OK;
+    case 101: *value = cpu_reads_device_pages(); return OK;
     case 130: *value = settings.mode == MODE_NUMA; return OK;
     case 131: *value = numa_node_of(settings.physical_of[device]); return OK;
     }
@@ -98,6 +98,7 @@ result_t device_properties(device_properties_t *out, int device) {
     out->l2_cache_size = L2_BYTES;
     out->concurrent_managed_access = settings.concurrent_managed_access;
     out->pageable_memory_access = out->pageable_memory_access_uses_host_page_tables = is_coherent();
-    out->direct_managed_memory_access_from_host = settings.mode == MODE_NUMA;
+    out->direct_managed_memory_access_from_host = cpu_reads_device_pages();
+    out->integrated = settings.mode == MODE_POOL;
     return OK;
 }

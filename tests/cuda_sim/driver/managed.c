@@ -38,7 +38,7 @@ static address_t address_of(const allocation_t *managed, size_t page) {
 
 /* Only where HBM is a NUMA node can the CPU map a page that lies in it. */
 static void let_cpu_reach(const allocation_t *managed, size_t page, int reachable) {
-    if (settings.mode == MODE_NUMA) return;
+    if (cpu_reads_device_pages()) return;
     void *start = (void *)(uintptr_t)address_of(managed, page);
     mprotect(start, settings.page_bytes, reachable ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
@@ -72,7 +72,7 @@ static void on_segmentation_fault(int number, siginfo_t *information, void *mach
 
 static void watch_cpu_faults(void) {
     static int watching;
-    if (watching || settings.mode == MODE_NUMA) return;
+    if (watching || cpu_reads_device_pages()) return;
     watching = 1;
     struct sigaction ours = {.sa_sigaction = on_segmentation_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
     sigaction(SIGSEGV, &ours, &previous_handler);

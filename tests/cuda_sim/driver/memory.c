@@ -250,6 +250,8 @@ void memory_info(int device, size_t *free_bytes, size_t *total) {
     settle_all_first_touches();
     *total = settings.hbm_bytes;
     *free_bytes = settings.hbm_bytes - device_bytes[device] - managed_bytes_on(device);
+    if (settings.mode == MODE_POOL) *free_bytes = machine_memory("MemFree"); /* page cache counts as used */
+    if (settings.mode == MODE_NUMA) *free_bytes -= *free_bytes < settings.page_cache_bytes ? *free_bytes : settings.page_cache_bytes;
 }
 
 size_t bytes_left(memory_kind_t kind, api_t owner) {

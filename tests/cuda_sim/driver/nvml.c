@@ -145,11 +145,13 @@ API int nvmlDeviceGetCudaComputeCapability(device_t device, int *major, int *min
 /* What other processes hold is not known here: each has a memory of its own. */
 API int nvmlDeviceGetMemoryInfo(device_t device, memory_t *out) {
     int index, bad = find(device, &index);
+    if (settings.mode == MODE_POOL) return NVML_NOT_SUPPORTED;
     if (!bad) *out = (memory_t){settings.hbm_bytes, settings.hbm_bytes, 0};
     return bad;
 }
 API int nvmlDeviceGetMemoryInfo_v2(device_t device, memory_v2_t *out) {
     int index, bad = find(device, &index);
+    if (settings.mode == MODE_POOL) return NVML_NOT_SUPPORTED;
     if (!bad) *out = (memory_v2_t){out->version, settings.hbm_bytes, 0, settings.hbm_bytes, 0};
     return bad;
 }
@@ -184,16 +186,19 @@ API int nvmlDeviceGetAddressingMode(device_t device, addressing_mode_t *out) {
     out->value = is_coherent() ? ADDRESSING_ATS : ADDRESSING_NONE;
     return bad;
 }
+/* To memory of the GPU's own. */
+static int has_c2c_links(void) { return is_coherent() && settings.mode != MODE_POOL; }
+
 API int nvmlDeviceGetC2cModeInfoV(device_t device, unsigned *enabled) {
     int index, bad = find(device, &index);
     if (bad) return bad;
     *enabled = 1;
-    return is_coherent() ? NVML_OK : NVML_NOT_SUPPORTED;
+    return has_c2c_links() ? NVML_OK : NVML_NOT_SUPPORTED;
 }
 API int nvmlDeviceGetFieldValues(device_t device, int count, field_value_t *values) {
     int index, bad = find(device, &index);
     for (int i = 0; !bad && i < count; i++) {
-        values[i].result = is_coherent() ? NVML_OK : NVML_NOT_SUPPORTED;
+        values[i].result = has_c2c_links() ? NVML_OK : NVML_NOT_SUPPORTED;
         if (values[i].field == FIELD_C2C_LINK_COUNT) values[i].value = C2C_LINKS;
         else if (values[i].field == FIELD_C2C_LINK_STATUS) values[i].value = values[i].scope < C2C_LINKS;
         else values[i].result = NVML_NOT_SUPPORTED;

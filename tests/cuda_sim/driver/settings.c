@@ -15,15 +15,28 @@ static gpu_mode_t mode_setting(void) {
     const char *text = getenv("CUDA_SIM_MODE");
     if (text && !strcmp(text, "numa")) return MODE_NUMA;
     if (text && !strcmp(text, "cdmm")) return MODE_CDMM;
+    if (text && !strcmp(text, "pool")) return MODE_POOL;
     return MODE_PCIE;
 }
 
 const char *mode_name(void) {
-    static const char *const names[] = {"numa", "cdmm", "pcie"};
+    static const char *const names[] = {"numa", "cdmm", "pcie", "pool"};
     return names[settings.mode];
 }
 
 int is_coherent(void) { return settings.mode != MODE_PCIE; }
+
+int cpu_reads_device_pages(void) { return settings.mode == MODE_NUMA || settings.mode == MODE_POOL; }
+
+size_t machine_memory(const char *field) {
+    char line[128];
+    size_t kibibytes = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, field, strlen(field)) && line[strlen(field)] == ':') sscanf(line + strlen(field) + 1, "%zu", &kibibytes);
+    if (file) fclose(file);
+    return kibibytes << 10;
+}
 
 int numa_node_of(int physical) { return settings.mode == MODE_NUMA ? 1 + physical : -1; }
 
@@ -94,7 +107,8 @@ void read_settings(void) {
     settings.init_error = (int)number("CUDA_SIM_INIT_ERROR", 0);
     settings.events_never_ready = (int)number("CUDA_SIM_EVENTS_NEVER_READY", 0);
     settings.page_bytes = (size_t)number("CUDA_SIM_PAGE", 65536);
-    settings.hbm_bytes = (size_t)number("CUDA_SIM_HBM", 64L << 20);
+    settings.hbm_bytes = settings.mode == MODE_POOL ? machine_memory("MemTotal") : (size_t)number("CUDA_SIM_HBM", 64L << 20);
+    settings.page_cache_bytes = (size_t)number("CUDA_SIM_PAGE_CACHE", 0);
     settings.managed_limit_bytes = (size_t)number("CUDA_SIM_MANAGED", 1L << 30);
     settings.fail_name = getenv("CUDA_SIM_FAIL");
     settings.fail_code = (int)number("CUDA_SIM_FAIL_CODE", UNKNOWN_ERROR);

@@ -5,8 +5,9 @@
 
 #define MAX_DEVICES 16
 
-/* numa: HBM is a NUMA node of the CPU. cdmm: coherent, but HBM belongs to the driver. pcie: no shared page tables. */
-typedef enum { MODE_NUMA, MODE_CDMM, MODE_PCIE } gpu_mode_t;
+/* numa: HBM is a NUMA node of the CPU. cdmm: coherent, but HBM belongs to the driver. pcie: no shared page tables.
+   pool: the GPU has no memory of its own, all is the CPU's. */
+typedef enum { MODE_NUMA, MODE_CDMM, MODE_PCIE, MODE_POOL } gpu_mode_t;
 
 typedef struct {
     int physical_devices;
@@ -18,6 +19,7 @@ typedef struct {
     int init_error;
     int events_never_ready;
     size_t page_bytes, hbm_bytes, managed_limit_bytes;
+    size_t page_cache_bytes; /* of HBM, in NUMA mode: used to CUDA, reclaimed when it is needed */
     const char *fail_name; /* one function, or "*" */
     int fail_code, fail_after, fail_times, fail_every;
     int corrupt_fill; /* the fill with this number gets one wrong byte */
@@ -32,5 +34,7 @@ const char *device_name(int physical);
 void device_uuid(int physical, uuid_bytes_t *out);
 void device_uuid_text(int physical, char out[41]); /* GPU-xxxxxxxx-xxxx-... */
 int is_coherent(void);                             /* whether the GPU reads ordinary host memory */
+int cpu_reads_device_pages(void);                 /* without bringing them back */
+size_t machine_memory(const char *field);          /* of /proc/meminfo */
 int numa_node_of(int physical);                    /* -1 where HBM is no NUMA node */
 #endif
