@@ -14,7 +14,7 @@ from .config.cache_options import CacheOptions
 from .config.schema import Settings
 from .memory.budget import ManagedBudget
 from .memory.driver import CudaError, Driver, DriverUnavailable, load_driver
-from .memory.hbm import CDMM, kept_by_the_driver
+from .memory.family import platform
 from .memory.hints import Hints
 from .state import StateHooks
 
@@ -165,10 +165,10 @@ def begin(settings: Settings, options: CacheOptions) -> Run:
 def _policy(asked: str) -> str:
     try:
         # Before the Accelerator nobody knows the run's GPU; those of one machine have one mode.
-        kept = asked != "cpu_first" and kept_by_the_driver(0)
+        reason = platform(0).stays_on_the_cpu if asked != "cpu_first" else ""
     except CudaError as error:
-        return f"policy {asked}, unless HBM turns out to be no memory of the CPU's ({error})"
-    return f"policy cpu_first instead of {asked}: {CDMM}" if kept else f"policy {asked}"
+        return f"policy {asked}, unless the GPU turns out to have no memory to move pages to ({error})"
+    return f"policy cpu_first instead of {asked}: {reason}" if reason else f"policy {asked}"
 
 
 def end() -> None:

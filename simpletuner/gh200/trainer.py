@@ -125,11 +125,14 @@ class TrainerHooks:
             self._gh200_telemetry.start()
 
     def _bind_gh200_device(self, run: Any) -> None:
-        """The device of the hints, and the CPUs beside it."""
+        """The device of the hints, the CPUs beside it, and a bound where it allocates from the CPU's memory."""
         from .memory.affinity import bind_beside
+        from .memory.hbm import bound_one_pool
 
         run.hints.settle_on(self.accelerator.device)
         bind_beside(run.hints.device)
+        if run.hints.device is not None:
+            bound_one_pool(run.hints.device)
 
     def _create_gh200_telemetry(self, run: Any) -> None:
         self._gh200_telemetry = None

@@ -99,8 +99,8 @@ def _measured(facts: Facts, machine: Machine, options: argparse.Namespace, progr
 
     tests: dict[str, tuple[type[Result], Callable[[Device], Result]]] = {}
     if options.bandwidth:
-        tests["bandwidth"] = (Bandwidth, lambda device: measure(device, available, facts.gpus.coherent, progress))
-    if not options.skip_allocation:
+        tests["bandwidth"] = (Bandwidth, lambda device: measure(device, available, facts.gpus.family, progress))
+    if not options.skip_allocation and not facts.one_pool:
         scale = options.oversubscription_scale
         tests["allocation"] = (Allocation, lambda device: try_allocation(device, scale, available, progress))
     driver = machine.driver() if tests and not facts.gpus.hung else None

@@ -11,6 +11,7 @@ from functools import partial
 from statistics import median
 
 from ..memory.driver import CudaError
+from ..memory.family import Family
 from .device import Device, ProgressLine, ordinary
 from .status import FAIL, PASS, SKIP, WARN, Result, gb
 
@@ -20,6 +21,7 @@ IN, OUT = "host to device", "device to host"
 # Others measured these on a GH200 (arXiv 2407.07850, nvbandwidth); none of them is ours.
 PUBLISHED_GB_S = (297.0, 375.0)
 PEAK_GB_S = 450.0
+POOL_GB_S = 273.0
 NEAR_ENOUGH = 0.8
 # The path that is judged.
 PINNED = "pinned"
@@ -61,7 +63,7 @@ def _prefetched(device: Device, size: int) -> Iterator[tuple[Step, Step]]:
         yield partial(device.move_in, pointer, size), partial(device.move_out, pointer, size)
 
 
-def measure(device: Device, available: Callable[[], int], coherent: bool, progress: ProgressLine) -> Bandwidth:
+def measure(device: Device, available: Callable[[], int], family: Family, progress: ProgressLine) -> Bandwidth:
     """Time copies over each path and judge them."""
     rates: list[Rate] = []
     path = "free memory"
@@ -79,7 +81,7 @@ def measure(device: Device, available: Callable[[], int], coherent: bool, progre
                 rates += _rates(path, into, out, size)
     except CudaError as error:
         return Bandwidth(FAIL, f"{path}: {error}", "check nvidia-smi and dmesg", rates=tuple(rates))
-    return _judged(tuple(rates), size, coherent)
+    return _judged(tuple(rates), size, family)
 
 
 def timed(step: Step) -> float:
@@ -104,7 +106,7 @@ def _rates(path: str, into: Step, out: Step, size: int) -> list[Rate]:
     return found
 
 
-def _judged(rates: tuple[Rate, ...], size: int, coherent: bool) -> Bandwidth:
+def _judged(rates: tuple[Rate, ...], size: int, family: Family) -> Bandwidth:
     shown = "; ".join(
         f"{rate.path} {rate.direction} {rate.median:.1f} ({rate.lowest:.1f} to {rate.highest:.1f})" for rate in rates
     )
@@ -113,7 +115,9 @@ def _judged(rates: tuple[Rate, ...], size: int, coherent: bool) -> Bandwidth:
     published = f"published for GH200, not measured by us: {low:g} to {high:g}, peak {PEAK_GB_S:g} a direction"
     slow = [rate for rate in rates if rate.path == PINNED and rate.median < NEAR_ENOUGH * low]
     status, fix = PASS, ""
-    if not coherent:
+    if family is Family.ONE_POOL:
+        text = f"{text}; not judged: copies stay inside one memory pool (GB10: {POOL_GB_S:g} at most, published)"
+    elif family is not Family.COHERENT:
         text = f"{text}; not judged: this GPU is not coherent with the host ({published})"
     elif slow:
         status = WARN

@@ -53,9 +53,14 @@ class Facts:
         return self.host.architecture == GRACE
 
     @property
+    def one_pool(self) -> bool:
+        """Whether GPU and CPU have one memory."""
+        return any(gpu.platform.one_pool for gpu in self.gpus.devices)
+
+    @property
     def memory_mode(self) -> str:
-        """How the GPU's memory shows up in the kernel: `NUMA`, `CDMM`, `unknown`, or `none` without coherence."""
-        coherent = [gpu for gpu in self.gpus.devices if gpu.coherent]
+        """How the GPU's memory shows up in the kernel: `NUMA`, `CDMM`, `unknown`, or `none` where it has none or is not coherent."""
+        coherent = [gpu for gpu in self.gpus.devices if gpu.coherent and not gpu.platform.one_pool]
         if not coherent:
             return "none" if all(gpu.reports_coherence for gpu in self.gpus.devices) else "unknown"
         if any(gpu.numa_node is not None for gpu in coherent):

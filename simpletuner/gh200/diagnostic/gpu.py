@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import GH200Error
 from ..memory.driver import BindingsMissing, DeviceAttribute, Driver
-from ..memory.hbm import NUMA_NODE
+from ..memory.family import Family, Platform, platform_of
 from .machine import Machine, Ran, found_in
 
 SMI_SECONDS = 10.0
@@ -42,9 +42,16 @@ class Gpu:
 
     @property
     def coherent(self) -> bool:
-        """Whether CPU and GPU share page tables, as on a GH200."""
+        """Whether CPU and GPU share page tables."""
         uses_host_tables = self.attributes.get("pageable_memory_access_uses_host_page_tables") == 1
         return self.addressing_mode == "ATS" or uses_host_tables
+
+    @property
+    def platform(self) -> Platform:
+        """What the machine is: by CUDA's attributes, and by NVML where CUDA was not asked or page tables are off."""
+        found = platform_of(self.attributes)
+        beside = self.addressing_mode == "ATS" or bool(self.c2c_links)
+        return found if found.family is not Family.DISCRETE or not beside else Platform(Family.COHERENT, self.numa_node)
 
 
 @dataclass(frozen=True)
@@ -63,9 +70,9 @@ class Gpus:
     problems: dict[str, str] = field(default_factory=dict)
 
     @property
-    def coherent(self) -> bool:
-        """Whether any GPU shares page tables with the CPU."""
-        return any(gpu.coherent for gpu in self.devices)
+    def family(self) -> Family:
+        """Of the first GPU: those of one machine are alike."""
+        return self.devices[0].platform.family if self.devices else Family.NONE
 
     @property
     def least_memory(self) -> int:
@@ -203,7 +210,9 @@ def _with_attributes(found: list[Gpu], driver: Driver) -> list[Gpu]:
             value = _asked(driver.device_attribute, attribute, device)
             if value is not None:
                 attributes[attribute.name.lower()] = value
-        own_node = attributes.get("numa_id") if attributes.get("numa_config") == NUMA_NODE else None
+        own_node = platform_of(attributes).hbm_node
         node = gpu.numa_node if own_node is None else own_node
-        complete.append(replace(gpu, attributes=attributes, numa_node=node, cuda_number=device))
+        # NVML knows no memory of a GPU that has none of its own.
+        memory = gpu.memory_bytes or _asked(lambda device=device: driver.total_memory(device))
+        complete.append(replace(gpu, attributes=attributes, numa_node=node, cuda_number=device, memory_bytes=memory))
     return sorted([*complete, *by_index.values()], key=lambda gpu: gpu.index)

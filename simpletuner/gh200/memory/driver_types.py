@@ -50,6 +50,7 @@ class Advice(IntEnum):
 class DeviceAttribute(IntEnum):
     """Values of CUdevice_attribute."""
 
+    INTEGRATED = 18
     MANAGED_MEMORY = 83
     PAGEABLE_MEMORY_ACCESS = 88
     CONCURRENT_MANAGED_ACCESS = 89

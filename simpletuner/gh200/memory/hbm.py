@@ -1,30 +1,52 @@
-"""The GPU's own memory as others see it: whether the CPU reads it, and how much of it caches may have."""
+"""The memory of a GPU: how much of it is free, and how much caches may have."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from functools import cache
 
-from .driver import DeviceAttribute, Driver, load_driver
+from .driver import Driver, load_driver
+from .family import platform
+from .limits import format_size, memory_limits
+from .numa import file_cache_of
 from .pages import PAGE
 
 logger = logging.getLogger("gh200.uvm")
 
-NUMA_NODE = 1  # the driver's value of NUMA_CONFIG for memory that is a node of its own
 MARGIN = 0.1  # of all HBM: what training may still want after its first steps
 FIRST_STEPS = 2  # optimizer steps: the first makes the optimizer's state, the second runs beside it
-CDMM = "this driver keeps HBM to itself (CDMM): a page in it cannot be read by the CPU, and ordinary memory does not move there"
 
 
-@cache
-def kept_by_the_driver(device: int) -> bool:
-    """CDMM: coherent with the CPU, but HBM is no NUMA node."""
+def free_and_total(device: int) -> tuple[int, int]:
+    """Bytes of the memory a GPU allocates from; page cache that the kernel gives back is free, as in MemAvailable.
+
+    The driver counts it as used: in one pool all of it, in NUMA mode what lies in HBM.
+    """
     driver = load_driver()
     if not isinstance(driver, Driver):
-        return False
-    coherent = driver.device_attribute(DeviceAttribute.PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, device)
-    return bool(coherent) and driver.device_attribute(DeviceAttribute.NUMA_CONFIG, device) != NUMA_NODE
+        return _by_torch(device)
+    free, total = driver.memory_info(device)
+    machine = platform(device)
+    if machine.one_pool:
+        return min(total, memory_limits()[0].bytes), total
+    cached = 0 if machine.hbm_node is None else file_cache_of(machine.hbm_node)
+    return min(total, free + cached), total
+
+
+def _by_torch(device: int) -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.mem_get_info(device)
+
+
+def bound_one_pool(device: int) -> None:
+    """Where the GPU allocates from the CPU's memory, torch raises an out-of-memory error before the machine runs out."""
+    import torch
+
+    if platform(device).one_pool:
+        free, total = free_and_total(device)
+        torch.cuda.set_per_process_memory_fraction(free / total, device)
+        logger.info("GH200 memory: one pool: torch may allocate %s of %s", format_size(free), format_size(total))
 
 
 class HbmShare:

@@ -16,7 +16,8 @@ from ..config.cache_options import CacheOptions
 from ..config.sources import read_settings
 from ..state import StateHooks
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, ManagedRange, Place, load_driver
-from .hbm import HbmShare, kept_by_the_driver
+from .family import platform
+from .hbm import HbmShare
 from .pages import covering_pages, extent, whole_pages
 from .prefetch import DEFAULT_STREAM, Mover
 
@@ -66,9 +67,9 @@ class Hints:
         self.may_move: Callable[[int, int], bool] = lambda pointer, size: True
 
     def policy(self) -> AccessPattern:
-        """The access pattern that was asked for, where HBM is memory the CPU can read too."""
+        """The access pattern that was asked for, where pages gain by moving to the GPU."""
         try:
-            return "cpu_first" if kept_by_the_driver(cuda_device()) else self.options.access_pattern
+            return "cpu_first" if platform(cuda_device()).stays_on_the_cpu else self.options.access_pattern
         except CudaError as error:
             self.failed("policy", error)
             return "cpu_first"
@@ -188,8 +189,8 @@ def reachable(driver: Driver, tensor: torch.Tensor, device: int) -> tuple[Outcom
     host_pages_reachable = supports(DeviceAttribute.PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, device)
     if tensor.device.type != "cpu" or not host_pages_reachable:
         return Outcome.NOT_MANAGED, None
-    # The driver would say yes and leave ordinary memory where it is.
-    return Outcome.UNSUPPORTED if kept_by_the_driver(device) else Outcome.APPLIED, None
+    # The driver would return success and leave ordinary memory where it is.
+    return Outcome.UNSUPPORTED if platform(device).stays_on_the_cpu else Outcome.APPLIED, None
 
 
 def _prefer(hint: str, tensor: torch.Tensor, place: Place) -> Outcome:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import GH200Error
-from .numa import SYSFS, memory_of, nodes_without_cpus
+from .numa import SYSFS, file_cache_of, memory_of, nodes_without_cpus
 
 GB = 10**9
 _LARGEST_HEADROOM = 8 * GB
@@ -69,7 +69,11 @@ def memory_limits(
     nodes: Path = SYSFS,
 ) -> list[Limit]:
     """Every limit that applies, smallest first. Headroom is left under the system's limits, not the operator's own."""
-    total, free = (_cpu_memory(proc, nodes, *fields) for fields in (("MemTotal",) * 2, ("MemAvailable", "MemFree")))
+    on_gpus = nodes_without_cpus(nodes)
+    total = _cpu_memory(proc, "MemTotal", sum(memory_of(node, "MemTotal", nodes) for node in on_gpus))
+    free = _cpu_memory(
+        proc, "MemAvailable", sum(memory_of(node, "MemFree", nodes) + file_cache_of(node, nodes) for node in on_gpus)
+    )
     headroom = min(_LARGEST_HEADROOM, total // 10)
     limits = [Limit("machine", "free memory of the machine (MemAvailable, less headroom)", max(0, free - headroom))]
     for group in cgroups(proc, cgroup):
@@ -107,10 +111,9 @@ def over_limit(dataset: str, need: int, limit: Limit, *, estimated: bool, compre
     )
 
 
-def _cpu_memory(proc: Path, nodes: Path, field: str, node_field: str) -> int:
+def _cpu_memory(proc: Path, field: str, on_gpus: int) -> int:
     """Where a GPU's memory shows up as a NUMA node the kernel counts it as its own, but nothing of ours belongs there."""
     fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
-    on_gpus = sum(memory_of(node, node_field, nodes) for node in nodes_without_cpus(nodes))
     return max(0, int(fields[field].split()[0]) * 1024 - on_gpus)
 
 

@@ -26,6 +26,11 @@ def memory_of(node: int, field: str, sysfs: Path = SYSFS) -> int:
     return next((int(line.split()[-2]) * 1024 for line in lines if line.split()[2:3] == [f"{field}:"]), 0)
 
 
+def file_cache_of(node: int, sysfs: Path = SYSFS) -> int:
+    """Bytes of a node that the kernel can reclaim from files."""
+    return sum(memory_of(node, field, sysfs) for field in ("Active(file)", "Inactive(file)"))
+
+
 def keep_to_cpu_memory(sysfs: Path = SYSFS) -> str:
     """Binds this thread's new pages to nodes that have CPUs, the nearest first; returns what went wrong."""
     return bind_thread(listed(sysfs / "has_cpu")) if nodes_without_cpus(sysfs) else ""

@@ -16,6 +16,7 @@ import torch
 
 from .batch_copy import OneCopy, as_seen, cuda_bytes
 from .driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
+from .hbm import free_and_total
 from .limits import memory_limits
 from .pages import aligned
 
@@ -111,7 +112,7 @@ def _rounds(
 
 def _fitting(device: int, batch_bytes: int, entries: int) -> tuple[int, int]:
     """The bytes of an entry and the number of batches that leave most of RAM and HBM to others."""
-    free = min(torch.cuda.mem_get_info(device)[0], memory_limits()[0].bytes) // _PART_OF_MEMORY
+    free = min(free_and_total(device)[0], memory_limits()[0].bytes) // _PART_OF_MEMORY
     # Of each batch there are up to three copies at once: the entries, the one that is moved, the one that is made.
     size = max(2, min(batch_bytes, free // 3) // max(1, entries) // 2 * 2)
     return size, max(1, min(_TURNS, _TURN_BYTES // (size * entries), free // (size * entries) - 2))

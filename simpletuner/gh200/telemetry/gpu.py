@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..memory.driver import Driver, load_driver
+from ..memory.hbm import free_and_total
 from .record import HbmMetrics
 
 _FROM_TORCH = {
@@ -33,13 +34,14 @@ class GpuMemory:
         driver = load_driver()
         if not isinstance(driver, Driver):
             return None
-        free, total = driver.memory_info(self._device)
+        cuda_free, total = driver.memory_info(self._device)
+        free, _ = free_and_total(self._device)
         return HbmMetrics(
             device=self._device,
             name=driver.device_name(self._device),
             used_bytes=total - free,
             free_bytes=free,
             total_bytes=total,
-            cuda_free_bytes=free,
+            cuda_free_bytes=cuda_free,
             **self._of_torch,
         )

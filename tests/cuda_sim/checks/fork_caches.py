@@ -25,6 +25,7 @@ from simpletuner.gh200.diagnostic.machine import Machine  # noqa: E402
 from simpletuner.gh200.memory import affinity  # noqa: E402
 from simpletuner.gh200.memory.batch import optimize_batch_for_gh200  # noqa: E402
 from simpletuner.gh200.memory.driver import Driver, load_driver  # noqa: E402
+from simpletuner.gh200.memory.family import Family  # noqa: E402
 from simpletuner.gh200.runtime import Run, end  # noqa: E402
 from tests.cuda_sim.processes import read_log  # noqa: E402
 from tests.support.fake_cache_backend import DirectoryBackend, tiered  # noqa: E402
@@ -176,6 +177,6 @@ def check_the_diagnostics_tests_of_memory_have_a_context() -> None:
     assert isinstance(driver, Driver)
     device = Device(driver, DEVICE)
     tried = allocation.try_allocation(device, 1.25, lambda: 1 << 30, lambda *_: None)
-    measured = bandwidth.measure(device, lambda: 1 << 30, True, lambda *_: None)
+    measured = bandwidth.measure(device, lambda: 1 << 30, Family.COHERENT, lambda *_: None)
     device.close()
     assert tried.status == "pass" and len(measured.rates) == 6, (tried, measured)

@@ -17,6 +17,7 @@ from simpletuner.gh200.diagnostic.checks.table import CHECKS, Finding, run_check
 from simpletuner.gh200.diagnostic.facts import Facts, Preflighted
 from simpletuner.gh200.diagnostic.software import _is_current
 from simpletuner.gh200.diagnostic.status import gb
+from simpletuner.gh200.memory.family import Family
 
 GH200 = "gh200_480gb_numa"
 
@@ -33,7 +34,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "cgroup_memory": "warn", "memlock": "warn", "dev_shm": "warn", "driver_version": "warn", "python_version": "warn",
         "memory_mode": "skip", "addressing_mode": "skip", "c2c_links": "skip", "managed_memory": "skip",
         "host_page_tables": "skip", "torch_build": "skip", "torch_sees_gpu": "skip", "cuda_bindings": "skip",
-        "packages": "skip", "torch_version": "skip", "beyond_hbm": "skip", "superchip_map": "skip",
+        "packages": "skip", "torch_version": "skip", "beyond_hbm": "skip", "superchip_map": "skip", "gpu_model": "skip",
     },
     "aarch64_cpu_torch": {
         "page_size": "warn", "numa_balancing": "warn", "init_on_alloc": "warn", "cuda_device": "fail", "torch_build": "fail",
@@ -145,7 +146,7 @@ WORST: dict[str, tuple[Make, str]] = {
     "gpu_model": (on("x86_h100", nvml={"devices": {0: {"nvmlDeviceGetCudaComputeCapability": [7, 0]}}}), "7.0: no bf16"),
     "driver_version": (on(GH200, nvml={"nvmlSystemGetDriverVersion": "525.60.13"}), "need R535"),
     "addressing_mode": (
-        on(GH200, nvml={"devices": {0: {"nvmlDeviceGetAddressingMode": 0}}}), "NONE; a GH200 has ATS",
+        on(GH200, nvml={"devices": {0: {"nvmlDeviceGetAddressingMode": 0}}}), "NONE; with ATS",
     ),
     "c2c_links": (on(GH200, nvml={"devices": {0: {"fields": {"171": {"3": 0}}}}}), "9 of 10"),
     "managed_memory": (on(GH200, driver={"attributes": {0: {"89": 0}}}), "no concurrent managed access"),
@@ -179,7 +180,7 @@ WORST: dict[str, tuple[Make, str]] = {
         with_config(train_batch_size=0, gh200_optimizations={"initial_effective_batch_size": 4}), "train_batch_size",
     ),
     "config_codecs": (lambda tmp_path: without_lz4(tmp_path), "needs the package lz4"),
-    "bandwidth": (measured(bandwidth=_judged(SLOW, 1 << 30, True)), "below 80% of the lowest published"),
+    "bandwidth": (measured(bandwidth=_judged(SLOW, 1 << 30, Family.COHERENT)), "below 80% of the lowest published"),
     "allocation": (measured(allocation=Allocation("fail", "prefetch of chunk 2 of 9: rejected")), "chunk 2 of 9"),
 }  # fmt: skip
 
@@ -244,7 +245,7 @@ def test_every_check_passes_somewhere(tmp_path: Path) -> None:
     )  # fmt: skip
     makes.append(preflighted)
     rates = tuple(replace(rate, median=350.0) for rate in SLOW)
-    makes.append(measured(bandwidth=_judged(rates, 1 << 30, True), allocation=Allocation("pass", "proved")))
+    makes.append(measured(bandwidth=_judged(rates, 1 << 30, Family.COHERENT), allocation=Allocation("pass", "proved")))
     for number, make in enumerate(makes):
         (tmp_path / str(number)).mkdir()
         for key, item in make(tmp_path / str(number))[1].items():

@@ -15,6 +15,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...memory import hints
 from ...memory.batch_copy import bytes_of
 from ...memory.driver import HOST, Advice, CudaError, DeviceAttribute, Driver, Place, load_driver
+from ...memory.family import platform
+from ...memory.hbm import free_and_total
 from ...memory.limits import memory_limits
 from ...memory.pages import aligned, extent
 from ...memory.residency import places
@@ -175,8 +177,7 @@ class TensorArena:
         try:
             # Managed pages that fit on neither side invoke the OOM killer, not a CUDA error.
             tightest = memory_limits()[0]
-            on_gpu = self._driver.memory_info(self.device)[0] if self._driver is not None else 0
-            if size > tightest.bytes + on_gpu:
+            if size > tightest.bytes + self._free_on_gpu():
                 raise ArenaFull(f"a block of {size} bytes does not fit: {tightest.name}, {tightest.bytes} bytes")
             block = Block(size, self._driver, self.device)
         except (CudaError, OSError) as error:
@@ -185,6 +186,12 @@ class TensorArena:
             self._advise(block, BLOCK_ADVICE, block.size)
             self._share_hbm(block)
         return block
+
+    def _free_on_gpu(self) -> int:
+        """Bytes beside those of the CPU: none in one pool, where they are the same."""
+        if self._driver is None or platform(self.device).one_pool:
+            return 0
+        return free_and_total(self.device)[0]
 
     def _advise(self, block: Block, advices: Iterable[tuple[Advice, str]], size: int) -> bool:
         """From a block's beginning; whether all of it was applied."""

@@ -9,6 +9,8 @@ import torch
 
 from ...memory import hints
 from ...memory.batch_copy import OneCopy, PinningFailed
+from ...memory.driver import CudaError
+from ...memory.hbm import free_and_total
 from .arena import let_go
 from .blocks import Slot
 from .placement import Placement
@@ -98,7 +100,11 @@ class Batches:
         if not (share.by_entry and share.given):
             return False
         device = self._copy.device
-        free, total = torch.cuda.mem_get_info(device)
+        try:
+            free, total = free_and_total(device.index)
+        except CudaError as error:
+            self._hints.failed("hbm_share", error)
+            return False
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return share.short(free + unused, total)
 

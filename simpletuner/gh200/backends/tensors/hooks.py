@@ -13,6 +13,7 @@ import torch
 
 from ...memory import hints
 from ...memory.driver import Driver
+from ...memory.hbm import free_and_total
 from ...runtime import UNIFIED_MEMORY, Run, current
 from .arena import Consumer
 from .backend import UnifiedCacheTier
@@ -203,7 +204,7 @@ def micro_batch_begins(optimizer_step: int) -> None:
         return
 
     def measure(driver: Driver) -> hints.Outcome:
-        share.measured(*driver.memory_info(hints.cuda_device()))
+        share.measured(*free_and_total(hints.cuda_device()))
         return hints.Outcome.APPLIED
 
     if hints.attempt("hbm_share", measure) is hints.Outcome.APPLIED:

@@ -11,7 +11,7 @@ import torch
 
 from ...memory import hints
 from ...memory.driver import CudaError, DeviceAttribute
-from ...memory.hbm import kept_by_the_driver
+from ...memory.family import ONE_POOL, platform
 from ...memory.limits import format_size
 from ...memory.transfer_paths import DESCRIPTIONS, Timed, TransferPath, time_transfer_paths
 from ...runtime import TEXT_CACHE, VAE_CACHE, Run
@@ -87,6 +87,8 @@ class Placement:
                 found["managed"] = "no managed memory that CPU and GPU can use at once"
         except CudaError as error:
             found["managed"] = str(error)
+        if platform(hints.cuda_device()).one_pool:
+            found["hbm"] = ONE_POOL
         if self._run.settings.optimizations.managed_memory == "all":
             found["hbm"] = 'with managed_memory "all" nothing that torch allocates is the GPU\'s own memory'
         return found
@@ -96,8 +98,10 @@ class Placement:
             return "pinned", False, "no latents are cached, and nothing else is moved by us"
         try:
             device = hints.cuda_device()
+            if platform(device).one_pool:
+                return "pinned", False, ONE_POOL
             allowed = [path for path in CHOICES if path not in impossible]
-            if kept_by_the_driver(device) and "managed" in allowed:
+            if platform(device).stays_on_the_cpu and "managed" in allowed:
                 allowed.remove("managed")
             self._timed = self.measure(device, *self._batch)
         except (CudaError, RuntimeError, OSError) as error:

@@ -18,6 +18,8 @@ import torch
 from ...config.cache_options import CacheOptions
 from ...memory import hints
 from ...memory.driver import CudaError, Driver, load_driver
+from ...memory.family import platform
+from ...memory.hbm import free_and_total
 from ...memory.pages import aligned
 from .arena import ArenaStats, Consumer, TensorArena
 from .blocks import ArenaFull, CacheBudget, Slot
@@ -40,12 +42,16 @@ def file_signature(path: str) -> Signature:
 
 
 def _shared_limit(options: CacheOptions) -> int | None:
-    """The oversubscription ratio times the GPU's memory: the bound that caches share with torch's pools."""
+    """The oversubscription ratio times the GPU's memory: the bound that caches share with torch's pools.
+
+    In one pool there is nothing beyond it, and training comes out of it too: caches may have half of what is free.
+    """
     driver = load_driver()
     if not isinstance(driver, Driver):
         return None
     try:
-        return int(driver.memory_info(hints.cuda_device())[1] * options.oversubscription_ratio)
+        free, total = free_and_total(hints.cuda_device())
+        return free // 2 if platform(hints.cuda_device()).one_pool else int(total * options.oversubscription_ratio)
     except CudaError as error:
         logger.warning("GH200 caches: the GPU's memory size is unknown (%s); the ratio bounds nothing", error)
         return None

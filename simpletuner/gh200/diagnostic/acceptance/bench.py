@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...memory.driver import DeviceAttribute, Driver
-from ...memory.hbm import NUMA_NODE
+from ...memory.family import Platform, platform
 from ..device import Device, ProgressLine
 from ..facts import Facts
 from ..host import read_host
@@ -18,7 +18,7 @@ from .claims import NOT_TESTED, Answer, NotTested, judged
 from .trainings import Trained, Trainer
 
 SAMPLE = 256 << 20
-MODEL = "GH200"
+HOPPER = 9  # the compute capability of the machines on which published speeds were measured
 
 
 @dataclass
@@ -48,17 +48,22 @@ class Bench:
         return self.device.ordinal
 
     @property
+    def platform(self) -> Platform:
+        """What the machine is."""
+        return platform(self.ordinal)
+
+    @property
     def mode(self) -> str:
         """As the driver reports it: `NUMA`, `CDMM`, or `none` where CPU and GPU share no page tables."""
-        if not self.attribute(DeviceAttribute.PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES):
-            return "none"
-        return "NUMA" if self.attribute(DeviceAttribute.NUMA_CONFIG) == NUMA_NODE else "CDMM"
+        return self.platform.memory_mode
 
     def judged_speed(self, claim: str, right: bool, expected: str, seen: str, **measurements: float) -> Answer:
-        """Only on the model on which what is known of speeds was measured."""
-        if self.facts.grace and MODEL in self.driver.device_name(self.ordinal):
+        """Only on the family on which what is known of speeds was measured."""
+        gpu = next((gpu for gpu in self.facts.gpus.devices if gpu.cuda_number == self.ordinal), None)
+        capability = gpu.compute_capability if gpu is not None else None
+        if self.facts.grace and self.platform.coherent and capability is not None and capability[0] == HOPPER:
             return judged(claim, right, expected, seen, **measurements)
-        return Answer(claim, NOT_TESTED, expected, f"{seen}; not judged: no GH200", measurements)
+        return Answer(claim, NOT_TESTED, expected, f"{seen}; not judged: no Hopper with coherent memory", measurements)
 
     def attribute(self, attribute: DeviceAttribute) -> int:
         """One attribute of the device."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SHOWN, REFUTED, NOT_TESTED = "shown", "refuted", "not tested"
-VERDICTS = (SHOWN, REFUTED, NOT_TESTED)
+SHOWN, REFUTED, NOT_TESTED, NOT_APPLICABLE = "shown", "refuted", "not tested", "not applicable"
+VERDICTS = (SHOWN, REFUTED, NOT_TESTED, NOT_APPLICABLE)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,13 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("all_on_bits", "trainings", "with everything on, training has stock's bits"),
     Claim("larger_than_hbm", "large", "a model whose training state is larger than HBM trains in managed memory"),
 )  # fmt: skip
+
+
+# Claims about memory of the GPU's own, which a machine with one pool does not have.
+OF_OWN_MEMORY = frozenset({
+    "resident_is_cheap", "evicted_for_plain", "evicted_intact", "allocation_beyond_hbm", "to_device_speed",
+    "to_host_speed", "stock_out_of_memory", "beyond_hbm_bits", "larger_than_hbm",
+})  # fmt: skip
 
 
 def complete(answers: dict[str, Answer], why: str, part: str | None = None, verdict: str = NOT_TESTED) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...memory.driver import CudaError
+from ...memory.family import ONE_POOL
 from .bench import Bench
-from .claims import REFUTED, Answer, NotTested, complete
+from .claims import CLAIMS, NOT_APPLICABLE, OF_OWN_MEMORY, REFUTED, Answer, NotTested, complete
 from .memory import first_touch, hints, prefetch, pressure
 from .processes import forked_child, machine, threads
 from .training_claims import OUT_OF_TIME, large, trainings
@@ -47,7 +48,11 @@ PARTS: tuple[Part, ...] = (
 
 def run_parts(bench: Bench, answers: dict[str, Answer]) -> None:
     """Fills `answers` as they come, so that an interrupted run keeps what it has seen."""
+    if bench.platform.one_pool:
+        answers |= {claim: Answer(claim, NOT_APPLICABLE, "", ONE_POOL) for claim in OF_OWN_MEMORY}
     for part in PARTS:
+        if all(claim.id in answers for claim in CLAIMS if claim.part == part.name):
+            continue
         if part.elsewhere:
             bench.device.close()
             bench.driver.let_go()
@@ -64,7 +69,7 @@ def _gone(part: Part, bench: Bench, answers: dict[str, Answer]) -> bool:
     """Runs a part; whether the GPU is gone since."""
     try:
         for answer in part.ask(bench):
-            answers[answer.claim] = answer
+            answers.setdefault(answer.claim, answer)
     except NotTested as reason:
         complete(answers, str(reason), part.name)
     except CudaError as error:

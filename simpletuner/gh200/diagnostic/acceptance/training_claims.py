@@ -56,13 +56,18 @@ def trainings(bench: Bench) -> Iterator[Answer]:
     stock = runs.train(Order("stock"))
     if stock.code:
         raise NotTested(f"stock training itself fails here: {stock.complaint}")
+    if not bench.platform.one_pool:
+        yield from _beyond_hbm(runs, stock)
+    yield _compared("all_on_bits", runs, stock, runs.train(Order("everything on", everything=True)))
+
+
+def _beyond_hbm(runs: Runs, stock: Trained) -> Iterator[Answer]:
     crowded = _crowded(runs, stock)
     left = f"{gb(crowded.left_bytes or 0)} of HBM left free, torch's own peak is {gb(stock.torch_bytes)}"
     yield judged("stock_out_of_memory", crowded.out_of_memory, "CUDA out of memory", f"{left}: {_ending(crowded)}")
     if crowded.out_of_memory:
         managed = runs.train(Order("managed, HBM filled", managed=True, leave_bytes=crowded.left_bytes))
         yield _compared("beyond_hbm_bits", runs, stock, managed)
-    yield _compared("all_on_bits", runs, stock, runs.train(Order("everything on", everything=True)))
 
 
 def _crowded(runs: Runs, stock: Trained) -> Trained:

@@ -43,7 +43,7 @@ def scale(bench: Bench) -> Iterator[Answer]:
 
 def bandwidth(bench: Bench) -> Iterator[Answer]:
     """Speed of copies in both directions."""
-    done = measure(bench.device, bench.available, bench.facts.gpus.coherent, bench.tell)
+    done = measure(bench.device, bench.available, bench.platform.family, bench.tell)
     if not done.rates:
         raise NotTested(done.message)
     measurements = {f"{rate.path}, {rate.direction}": rate.median for rate in done.rates}

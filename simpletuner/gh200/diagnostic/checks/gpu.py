@@ -1,7 +1,8 @@
-"""Checks of the GPUs: whether CUDA can use them, and whether they are coherent with the host as on a GH200."""
+"""Checks of the GPUs: whether CUDA can use them, and whether they are coherent with the host."""
 
 from __future__ import annotations
 
+from ...memory.family import Family
 from ..facts import Facts
 from ..gpu import Gpu
 from ..status import FAIL, PASS, SKIP, WARN, Result, gb
@@ -21,8 +22,7 @@ NEEDS_BINDINGS = "cuda-bindings cannot be asked: {}"
 NEEDS_NVML = "NVML cannot be asked: {}"
 
 
-def _superchip(gpu: Gpu) -> bool:
-    return "GH200" in gpu.name or "GB200" in gpu.name or gpu.coherent
+NOT_IN_ONE_POOL = "not applicable: CPU and GPU share one memory pool"
 
 
 @GPU.check(
@@ -95,19 +95,24 @@ def _drawn(gpu: Gpu) -> str:
     return ", ".join(parts)
 
 
-@GPU.check(FAIL, "none needed; run on a GH200 for its features")
+@GPU.check(FAIL, "none needed; run on a coherent machine for its features")
 @each_gpu
 def gpu_model(facts: Facts, gpu: Gpu) -> Result:
-    """Is it a GH200?"""
+    """Is the GPU coherent with the host's memory?"""
     capability = gpu.compute_capability
     shown = f"{gpu.name}, compute capability {'.'.join(map(str, capability)) if capability else 'unknown'}"
     if capability is None:
         return Result(SKIP, shown, "install nvidia-ml-py, or run with .venv/bin/python")
     if capability < LEAST_CAPABILITY:
         return Result(FAIL, f"{shown}: no bf16 arithmetic", "use an A100, H100 or GH200, or another mixed_precision")
-    if not _superchip(gpu):
-        return Result(WARN, f"{shown}: not a GH200; its memory is reached over PCIe")
-    return Result(PASS, shown) if capability >= HOPPER else Result(WARN, f"{shown}: older than Hopper")
+    family = gpu.platform.family
+    if not gpu.told:
+        return Result(
+            SKIP, f"{shown}: neither CUDA nor NVML was asked how it reaches memory", "run with .venv/bin/python"
+        )
+    if family is Family.DISCRETE:
+        return Result(WARN, f"{shown}: {family}; memory of the host is reached over PCIe")
+    return Result(PASS, f"{shown}: {family}") if capability >= HOPPER else Result(WARN, f"{shown}: older than Hopper")
 
 
 @GPU.check(FAIL, "install driver R570 or newer")
@@ -137,17 +142,17 @@ def addressing_mode(facts: Facts, gpu: Gpu) -> Result:
     if gpu.addressing_mode is None:
         reason = facts.gpus.problems.get("NVML", "this driver or GPU does not tell")
         return Result(SKIP, NEEDS_NVML.format(reason), "install nvidia-ml-py and a driver of R570 or newer")
-    if gpu.addressing_mode == "ATS" or not _superchip(gpu):
+    if gpu.addressing_mode == "ATS" or gpu.platform.family is Family.DISCRETE:
         return Result(PASS, gpu.addressing_mode)
-    return Result(WARN, f"{gpu.addressing_mode}; a GH200 has ATS, so that CPU and GPU share page tables")
+    return Result(WARN, f"{gpu.addressing_mode}; with ATS CPU and GPU would share page tables")
 
 
 @GPU.check(FAIL, "reset the GPU or reboot; if it stays, the board needs service")
 @each_gpu
 def c2c_links(facts: Facts, gpu: Gpu) -> Result:
     """Are all C2C links up?"""
-    if not _superchip(gpu):
-        return Result(SKIP, "only a superchip has C2C links")
+    if not gpu.platform.coherent:
+        return Result(SKIP, NOT_IN_ONE_POOL if gpu.platform.one_pool else "only a superchip has C2C links")
     if gpu.c2c_links is None and gpu.c2c_enabled is None:
         reason = facts.gpus.problems.get("NVML", "this driver or GPU does not tell")
         return Result(SKIP, NEEDS_NVML.format(reason), "install nvidia-ml-py")
@@ -176,7 +181,7 @@ def host_page_tables(facts: Facts, gpu: Gpu) -> Result:
     """Can the GPU reach all memory of a process?"""
     if not gpu.attributes:
         return Result(SKIP, NEEDS_BINDINGS.format(facts.gpus.problems.get("CUDA driver", "GPU hidden from CUDA")))
-    if not _superchip(gpu):
+    if gpu.platform.family is Family.DISCRETE:
         return Result(SKIP, "only a superchip shares the host's page tables")
     names = ("pageable_memory_access", "pageable_memory_access_uses_host_page_tables")
     absent = [name for name in names if not gpu.attributes.get(name)]
@@ -189,6 +194,8 @@ def host_page_tables(facts: Facts, gpu: Gpu) -> Result:
 @each_gpu
 def free_hbm(facts: Facts, gpu: Gpu) -> Result:
     """Is the GPU's memory free?"""
+    if gpu.platform.one_pool:
+        return Result(SKIP, f"{NOT_IN_ONE_POOL}; the memory checks of the host have its size")
     if not gpu.memory_bytes or gpu.memory_used_bytes is None:
         return Result(SKIP, "neither NVML nor nvidia-smi reports it", "install nvidia-ml-py")
     free = gpu.memory_bytes - gpu.memory_used_bytes
@@ -207,4 +214,6 @@ def bandwidth(facts: Facts) -> Result:
 @MEASURED.check(FAIL, "run without --skip-allocation where there is a GPU")
 def allocation(facts: Facts) -> Result:
     """Does managed memory work beyond HBM?"""
+    if facts.one_pool:
+        return Result(SKIP, f"{NOT_IN_ONE_POOL}: there is nothing beyond it")
     return facts.allocation or Result(SKIP, "not asked for (--skip-allocation)")

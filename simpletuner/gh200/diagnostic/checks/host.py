@@ -18,14 +18,14 @@ LEAST_SHM = 10**9
 ONLY_GRACE = "only matters on a Grace CPU"
 
 
-@HOST.check(WARN, "none needed; run on a GH200 for its features")
+@HOST.check(WARN, "none needed; run on a coherent machine for its features")
 def architecture(facts: Facts) -> Result:
-    """Is this the processor of a GH200?"""
+    """Is this the processor of a coherent machine?"""
     name = facts.host.architecture
     if facts.grace:
         return Result(PASS, f"{name}, as on Grace")
     return Result(
-        WARN, f"{name}: this is not a Grace Hopper; the features work, over PCIe and without shared page tables"
+        WARN, f"{name}: no coherent machine has it; the features work, over PCIe and without shared page tables"
     )
 
 
