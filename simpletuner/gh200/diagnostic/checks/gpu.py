@@ -106,7 +106,7 @@ def gpu_model(facts: Facts, gpu: Gpu) -> Result:
     if capability < LEAST_CAPABILITY:
         return Result(FAIL, f"{shown}: no bf16 arithmetic", "use an A100, H100 or GH200, or another mixed_precision")
     family = gpu.platform.family
-    if not gpu.told:
+    if not gpu.reports_coherence:
         return Result(
             SKIP, f"{shown}: neither CUDA nor NVML was asked how it reaches memory", "run with .venv/bin/python"
         )
