@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import ConfigFileError
@@ -79,7 +80,21 @@ def _one_spelling_per_key(config: dict[str, object], path: Path) -> dict[str, ob
 
 
 def _json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=unique_keys)
+    try:
+        return json.loads(text, object_pairs_hook=unique_keys)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error}{_no_json(text, error)}") from error
+
+
+def _no_json(text: str, error: json.JSONDecodeError) -> str:
+    """What people write into a .json that JSON does not have, or nothing."""
+    with suppress(ValueError):
+        _toml(text)
+        return "; this is TOML: name the file .toml"
+    if text[error.pos :].startswith(("//", "/*", "#")):
+        return f"; line {error.lineno} has a comment, and JSON has none: remove it"
+    comma = text[: error.pos].rstrip().endswith(",")
+    return "; a comma stands before the closing bracket: remove it" if comma else ""
 
 
 def _toml(text: str) -> object:

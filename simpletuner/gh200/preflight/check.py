@@ -13,6 +13,7 @@ from ..config.sources import read_batch_sizes
 from ..memory.limits import memory_limits
 from .config import Config, dataset_entries, read_config, staging_problems
 from .estimates import Needs, add_estimates
+from .impossible import checkpoint_problems, range_problems
 from .keys import combination_problems, dataset_key_problems, key_problems
 from .memory_estimate import estimate_of, gpu_memory, length_of
 from .model import find, model_of, source_problems, vae_of
@@ -50,6 +51,7 @@ def preflight(
     entries, _ = dataset_entries(config)
     if upstream is not None:
         report.problem(dataset_key_problems(entries, upstream))
+    report.problem([*range_problems(config, entries), *checkpoint_problems(config)])
     _sources(report, config, upstream, environ)
     staged, available = _staging(report, facts)
     memory, memory_of_gpu = estimate_of(config, upstream, environ), gpu() if gpu else gpu_memory(environ)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..config.keys import DATASETS_FILE_KEY, INLINE_KEYS, SCHEMA_KEY, is_ours, plain_key
 from ..config.problems import Problem, join_path, nearest, shown
+from .impossible import FOREIGN
 from .upstream_keys import Upstream
 
 _TRUE = {"1", "true", "yes", "y", "on"}
@@ -35,8 +36,11 @@ def key_problems(config: Mapping[str, Any], upstream: Upstream) -> tuple[list[Pr
         found = options.get(name) or options.get(name.replace("-", "_"))
         if found is None:
             longer = {options[option] for option in options if option.startswith(name)}
-            if len(longer) != 1:
-                problems.append(Problem(name, f"no key of upstream's (value {shown(value)}).{nearest(name, options)}"))
+            if len(longer) != 1 or name in FOREIGN:
+                theirs = (
+                    f' SimpleTuner\'s name for it is "{FOREIGN[name]}"' if name in FOREIGN else nearest(name, options)
+                )
+                problems.append(Problem(name, f"no key of upstream's (value {shown(value)}).{theirs}"))
                 continue
             found = longer.pop()
             notes.append(f'"{name}" is taken as the short form of "{found}"')
@@ -117,14 +121,14 @@ def _wanted(known: Mapping[str, Any]) -> str:
 
 def combination_problems(config: Mapping[str, Any], upstream: Upstream) -> Iterator[Problem]:
     """Keys that are right alone and stop upstream together, after it has been loaded."""
-    steps, epochs = (
-        number(config.get("max_train_steps")),
-        config.get("num_train_epochs", upstream.default("num_train_epochs")),
-    )
-    if steps and (number(epochs) or 0) > 0:
-        yield Problem("num_train_epochs", f"must be 0 beside max_train_steps {steps:g}; got {shown(epochs)}")
-    if not steps and (number(epochs) or 0) <= 0:
-        yield Problem("max_train_steps", "missing, and num_train_epochs is 0: nothing would be trained")
+    steps, written = number(config.get("max_train_steps")), config.get("num_train_epochs")
+    epochs = number(upstream.default("num_train_epochs") if written is None else written) or 0
+    if steps and epochs > 0 and written is None:
+        yield Problem("max_train_steps", f'upstream also takes {epochs:g} epoch by default; add "num_train_epochs": 0')
+    elif steps and epochs > 0:
+        yield Problem("num_train_epochs", f"must be 0 beside max_train_steps {steps:g}; got {shown(written)}")
+    if not steps and epochs <= 0:
+        yield Problem("num_train_epochs", "0, and no max_train_steps: nothing would be trained")
     edge = number(config.get("validation_resolution"))
     if edge is not None and 2 <= edge < 128 and "deepfloyd" not in str(config.get("model_family", "")):
         text = f"{edge:g} is taken for megapixels by upstream and becomes {int(edge) * 1000} pixels an edge"

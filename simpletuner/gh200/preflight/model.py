@@ -89,23 +89,23 @@ def source_problems(
         if name is None or (key == VAE and vae == model):
             continue
         source = find(name, environ)
-        label = key if config.get(key) else f"{key} (not set, upstream's default)"
+        # A default of upstream's is named by the key that was written.
+        label = key if config.get(key) else "model_family"
+        default = "" if config.get(key) else f"upstream's default {'model' if key == MODEL else 'VAE'} for it, "
         if source.where == "missing":
-            yield (
-                "problems",
-                Problem(label, f"{name} does not exist; name a directory that does, or a model of the hub"),
-            )
+            text = f"{default}{name} does not exist; name a directory that does, or a model of the hub"
+            yield "problems", Problem(label, text)
         elif source.where == "hub" and offline:
             yield (
                 "problems",
-                Problem(label, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids the download"),
+                Problem(label, f"{default}{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids the download"),
             )
         elif source.where == "hub" and key == VAE and model and find(model, environ).where in ("directory", "file"):
             own = Path(model).expanduser() / "vae"
             fix = f'; set "{VAE}" to "{model}" to use its own' if own.is_dir() else ""
             yield "warnings", f"the model is local, but the VAE {name} would be downloaded from huggingface.co{fix}"
         elif source.where == "hub":
-            yield "notes", f"{label}: {source}"
+            yield "notes", f"{label}: {default}{source}"
     if model and (Path(model).expanduser()).is_dir():
         yield from _directory_problems(Path(model).expanduser(), config, upstream)
 

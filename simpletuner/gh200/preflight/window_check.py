@@ -55,9 +55,12 @@ def window_problems(samples: Samples, window: WindowBound, config: Mapping[str, 
     unit = batch_size * window.processes
     most = count * repeated // unit * unit
     lower = f"{most} or less" if "effective" in window.key else f"{most // unit} or less"
-    first = f"set {window.key} to {lower}, " if most else ""
+    # A key that is not written is not the one to change.
+    written = "." in window.key or config.get(window.key) is not None
+    key = window.key if written else join_path("datasets", samples.index)
+    first = f"set {window.key} to {lower}, " if most and written else ""
     yield Problem(
-        window.key,
+        key,
         f'dataset "{samples.id}": bucket {name} has {count} images x ({samples.repeats} repeats + 1) = '
         f"{count * repeated} samples{others}, and the largest window takes train_batch_size {batch_size} x "
         f"{window.processes} processes x accumulation {window.accumulation} = {need}. Fix: {first}set "

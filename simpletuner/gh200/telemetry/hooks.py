@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -21,8 +22,11 @@ from .sources import host_memory, parts
 from .tracker_config import TrackerConfig
 from .tracker_values import tracker_values
 
+logger = logging.getLogger("gh200.telemetry")
 # How long a step may wait for its record: reading takes milliseconds, unless a driver hangs.
 _STEP_WAIT = 1.0
+# The first steps are slower than the rest; after so many the time of the others is estimated.
+_MEASURED_STEPS = 3
 _WANTED = frozenset({"train_loss"})
 _MOST_POINTS = 32
 
@@ -88,6 +92,8 @@ class RunTelemetry:
         last = self._trainer.state["global_step"] >= int(self._trainer.config.max_train_steps or 0) > 0
         if self._gpu is not None and (last or self._recorder.latest is not self._joined):
             self._gpu.ask_torch()
+        if self._steps == _MEASURED_STEPS and self._main:
+            self._log_estimate()
         if self._steps == 1 or last:
             self._recorder.now("last" if last else "first", _STEP_WAIT if self._main else 0.0)
         before, self._joined = self._joined, self._recorder.latest
@@ -95,6 +101,16 @@ class RunTelemetry:
         if not self._main or record is None or record is before:
             return values
         return {**values, **tracker_values(record, before)}
+
+    def _log_estimate(self) -> None:
+        """Once: how long the rest takes, by the first micro-batches."""
+        spent, done = self.loop.seconds(), int(self._trainer.state["global_step"])
+        steps, ramp = int(self._trainer.config.max_train_steps or 0), self._trainer.gh200_ramp_scheduler
+        size = int(self._trainer.config.gradient_accumulation_steps)
+        rest = ramp.micro_batches_for(steps) - ramp.micro_batches_for(done) if ramp else (steps - done) * size
+        each = (spent.data + spent.compute + spent.other) / max(1, spent.micro_batches)
+        text = "GH200: about %.3g minutes to go, by %.3g s a micro-batch in the first %d."
+        logger.info(text, max(0, rest) * each / 60, each, spent.micro_batches)
 
     def _read(self, kind: Kind, interval: float, cost: Cost) -> Record:
         trainer = self._trainer
