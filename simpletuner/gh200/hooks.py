@@ -48,8 +48,8 @@ def take_config_flag() -> None:
 
 
 @calls("config.train_arguments")
-def train_command() -> None:
-    """Completes the arguments of `simpletuner train` before they are parsed."""
+def command_arguments() -> None:
+    """Completes the arguments of `simpletuner train` and `simpletuner server` before they are parsed."""
 
 
 @calls("backends.entries")
@@ -109,7 +109,12 @@ def extend_dataset_plan(plan: Any) -> None:
     """Overrides how the web UI reads datasets in RAM."""
 
 
+@calls("web.origin")
+def guard_app(app: Any) -> None:
+    """Rejects requests that pages of other sites send to the web UI."""
+
+
 @calls("web.server")
 def extend_server(tabs: Any, router: Any) -> Any:
-    """Adds our script and our routes to the web UI; returns the tabs."""
+    """Adds our routes and sections to the web UI; returns the tabs."""
     raise NotImplementedError

@@ -86,7 +86,7 @@ def test_server_killed_in_the_middle_of_a_save_leaves_the_old_file_or_the_new(mo
         before = mortal.read("dies")
         rate = f"0.00{attempt + 1:02d}"
         form = {key: text for key, text in mortal.form(seen, learning_rate=rate).items() if key != "--datasets"}
-        del form["gh200_seen"]
+        del form["--gh200_revision"]
         # Every second one as soon as its first byte is written, the others at other times.
         known = mortal.parts("dies")
         answered = save_and_kill(mortal, form, None if attempt % 2 else 0.02 * attempt)

@@ -16,10 +16,12 @@ _READY = "window.Alpine?.store('trainer')?.activeEnvironmentConfig != null"
 # A click on a tab may load it twice, and upstream takes what was typed before the second answer for unchanged.
 _WATCH = """for (const name of ['htmx:beforeRequest', 'htmx:afterSettle'])
   addEventListener(name, () => { window.lastLoad = performance.now(); });"""
-_FILLED = """document.querySelector('textarea[name=gh200_optimizations]')?.value.includes('batch')
+_FILLED = """(tab) => document.querySelector(`[data-tab-form=${tab}]`)
   && !document.querySelector('.htmx-request') && performance.now() - (window.lastLoad ?? 0) > 1000
   && !Alpine.store('trainer')._suppressDirtyTracking"""
 
+_DISMISS = """for (const tab of ['basic', 'hardware', 'training', 'model', 'datasets'])
+  localStorage.setItem(`st_${tab}_hints`, JSON.stringify({hero_dismissed: true, ez_mode: false}));"""
 _CLEAN = "(({ formDirty, _suppressDirtyTracking }) => !formDirty && !_suppressDirtyTracking)(Alpine.store('trainer'))"
 _REJECTED = "document.body.innerText.includes('Nothing was saved')"
 
@@ -52,27 +54,44 @@ class Browser:
         self.page.goto(f"{self.home}/web/trainer")
         self.page.wait_for_function(_READY)
 
-    def open_tab(self) -> None:
-        """Opens the Hardware tab."""
-        self.page.evaluate("document.querySelector('[data-tab=hardware]').click()")
-        self.wait_for_tab()
+    def open_tab(self, tab: str = "hardware") -> None:
+        """Opens a tab and returns when its fields are filled."""
+        self.page.evaluate(f"document.querySelector('[data-tab={tab}]').click()")
+        self.wait_for_tab(tab)
 
-    def wait_for_tab(self) -> None:
+    def wait_for_tab(self, tab: str) -> None:
         """Returns when the tab's fields are filled."""
-        self.page.wait_for_function(_FILLED)
+        self.page.wait_for_function(_FILLED, arg=tab)
 
-    def text(self) -> str:
-        """The selector of the block's field."""
-        return "textarea[name=gh200_optimizations]"
+    def field(self, name: str) -> Any:
+        """The control of one of our keys."""
+        return self.page.locator(f"#gh200_{name}")
 
-    def block(self) -> Any:
-        """The block as the page shows it."""
-        return json.loads(self.page.input_value(self.text()))
+    def unfold(self, section: str) -> None:
+        """Shows the advanced keys of a section."""
+        self.page.click(f"[data-bs-target='#advanced-content-{section}_advanced']")
+        self.page.wait_for_selector(f"#advanced-content-{section}_advanced.show")
 
-    def enter(self, block: Any) -> None:
-        """Types a block and leaves its field, as people do."""
-        self.page.fill(self.text(), block if isinstance(block, str) else json.dumps(block))
-        self.page.press(self.text(), "Tab")
+    def enter(self, name: str, value: Any) -> None:
+        """Sets one of our keys and leaves its field, as people do; returns when the server has judged the value."""
+        control = self.field(name)
+        with self.page.expect_response(lambda answer: f"/api/validate/gh200_{name}" in answer.url):
+            if isinstance(value, bool):
+                control.set_checked(value)
+            elif control.evaluate("each => each.tagName") == "SELECT":
+                control.select_option(value)
+            else:
+                control.fill(str(value))
+                control.press("Tab")
+
+    def edit_json(self, change: Any) -> None:
+        """View JSON: `change` gets the config of the page and returns what is applied."""
+        self.page.get_by_text("View JSON").click()
+        draft = self.page.locator("[x-model=configJsonDraft]")
+        draft.wait_for()
+        draft.fill(json.dumps(change(json.loads(draft.input_value()))))
+        self.page.locator("[\\@click='applyConfigJsonDraft()']").click()
+        self.page.evaluate("Alpine.store('trainer').closeConfigJsonModal()")
 
     def save(self) -> int:
         """Presses Save, confirms, and says how the server answered; an answer is read when the page has shown it."""
@@ -105,17 +124,17 @@ class Browser:
 
 
 @contextmanager
-def opened(chromium: Any, server: Server, width: int = 1280, tab: bool = True) -> Iterator[Browser]:
+def opened(chromium: Any, server: Server, width: int = 1280, tab: str = "hardware") -> Iterator[Browser]:
     """A browser, most often with the tab open that shows our settings; at its end no error was shown and no other host was asked."""
     context = chromium.new_context(viewport={"width": width, "height": 1000})
-    # Upstream's introduction lies over the fields of a tab until it is dismissed.
-    context.add_init_script("localStorage.setItem('st_hardware_hints', JSON.stringify({hero_dismissed: true}))")
+    # Introductions lie over the fields of a tab until they are dismissed; the easy mode of a tab hides them.
+    context.add_init_script(_DISMISS)
     context.add_init_script(_WATCH)
     browser = Browser(context.new_page(), f"http://127.0.0.1:{server.port}")
     try:
         browser.open()
         if tab:
-            browser.open_tab()
+            browser.open_tab(tab)
         yield browser
         assert not browser.wrong, browser.wrong
     finally:

@@ -86,7 +86,7 @@ class Server(WebServer):
 
     @staticmethod
     def form(seen: str, **changes: str) -> dict[str, str]:
-        """What the page submits without a tab of ours: every value it knows as text, and the answer it came from."""
+        """What the page submits: every value of the config it got as text, the revision among them."""
         config = json.loads(seen)["config"]
         named = {key if key.startswith("--") else f"--{key}": value for key, value in config.items()}
         texts = {
@@ -94,7 +94,7 @@ class Server(WebServer):
             for key, value in named.items()
             if value is not None
         }
-        return texts | {f"--{key}": text for key, text in changes.items()} | {"gh200_seen": seen}
+        return texts | {f"--{key}": text for key, text in changes.items()}
 
     def save(self, form: dict[str, str]) -> httpx.Response:
         """Submits a form as the page's Save does."""

@@ -16,9 +16,9 @@ from typing import Any
 
 from ..errors import ConfigFileError, RejectedConfig, stop
 from ..state import StateHooks
-from .blocks import blocks_of, loaded_values, others_of
+from .blocks import blocks_of, joined, loaded_values, others_of
 from .config_file import config_path, read_config_file, split_config_flag
-from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, decoded, is_ours, looks_like_json, plain_key
+from .keys import BLOCK_KEYS, DATASETS_FILE_KEY, INLINE_KEYS, decoded, is_our_name, is_ours, looks_like_json, plain_key
 from .problems import Problem, SettingsError, nearest
 from .sources import read_config_settings
 
@@ -37,10 +37,18 @@ def config_arguments(mapping: Mapping[str, object], words: list[str]) -> list[st
     config |= blocks
     if blocks:
         read_config_settings(config, os.environ)
-        words = [word for word in words if plain_key(word.partition("=")[0]) not in blocks]
+        words = [word for word in words if _flag_name(word) not in blocks and not _is_flat(_flag_name(word))]
         words += [f"--{name}={_sendable(value)}" for name, value in blocks.items()]
     StateHooks.set_arguments(words, config)
     return words
+
+
+def _flag_name(word: str) -> str:
+    return plain_key(word.partition("=")[0]) if word.startswith("--") else ""
+
+
+def _is_flat(name: str) -> bool:
+    return is_our_name(name) and name not in BLOCK_KEYS
 
 
 def _sendable(value: object) -> str:
@@ -72,9 +80,13 @@ def incoming_arguments(input_args: list[str] | None) -> list[str] | None:
         origins = dict.fromkeys(config, "command line" if input_args is None else "training config")
     if input_args is not None:
         # SimpleTuner ignores its command line beside a config file; a GH200 flag typed there is never ignored.
-        typed = blocks_of(_values(whole_words(sys.argv[1:])))
+        values = _values(whole_words(sys.argv[1:]))
+        flat = {name: value for name, value in values.items() if _is_flat(name)}
+        typed = blocks_of({name: value for name, value in values.items() if name not in flat}) | flat
         config, origins = config | typed, origins | dict.fromkeys(typed, "command line")
     _follow_config_flag(input_args, origins)
+    config = joined(config)
+    words = [word for word in words if not _is_flat(_flag_name(word))]
     StateHooks.set_raw_config(config, origins)
     if any(config.get(key) is not None for key in INLINE_KEYS) and not config.get(DATASETS_FILE_KEY):
         words.append(f"--{DATASETS_FILE_KEY}={INLINE_PLACEHOLDER}")
@@ -103,7 +115,7 @@ def whole_words(words: Sequence[str]) -> list[str]:
         word = waiting.pop(0)
         flag, equals, value = word.partition("=")
         name = plain_key(flag)
-        if not flag.startswith("--") or name not in BLOCK_KEYS:
+        if not flag.startswith("--") or not is_our_name(name):
             whole.append(word)
             continue
         if not equals:
@@ -141,7 +153,7 @@ def _values(words: Iterable[str]) -> dict[str, object]:
         elif key:
             named[key] = word
     return {
-        name: _value(name, text) if name in BLOCK_KEYS and isinstance(text, str) else text
+        name: _value(name, text) if is_our_name(name) and isinstance(text, str) else text
         for name, text in named.items()
     }
 

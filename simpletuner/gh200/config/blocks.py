@@ -9,26 +9,42 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .config_file import read_config_file
-from .keys import BLOCK_KEYS, SCHEMA_KEY, decoded, is_ours, plain_key
+from .keys import AUTO, SCHEMA_KEY, decoded, flat_place, is_ours, plain_key
 
 _PLACEHOLDER = re.compile(r"\{env:([^{}]+)\}")
 
 
 def blocks_of(config: Mapping[str, object]) -> dict[str, object]:
     """Our keys by plain name, and misspelt blocks, which SimpleTuner would drop; all values fit into JSON."""
-    blocks: dict[str, object] = {}
+    named: dict[str, object] = {}
     for key, value in config.items():
         if value is None or not is_ours(key, value):
             continue
         name = plain_key(key)
-        if isinstance(value, str) and name in BLOCK_KEYS:
+        if isinstance(value, str):
             value = decoded(value)
-        if name in blocks and blocks[name] != value:
-            # Text where a block belongs: validation will name the key and show this sentence.
-            blocks[name] = f'given twice, as "{name}" and as "--{name}", with different values'
+        named[name] = _one(named.get(name, value), value, f'as "{name}" and as "--{name}"')
+    return {name: _jsonable(value) for name, value in joined(named).items()}
+
+
+def joined(config: Mapping[str, object]) -> dict[str, object]:
+    """A config by plain names, in which keys in their flat spelling have become keys of their blocks."""
+    places = {name: place for name, value in config.items() if (place := flat_place(name, value))}
+    result = {name: value for name, value in config.items() if name not in places}
+    for name, (block, key) in places.items():
+        given, value = result.get(block, {}), config[name]
+        given = {"profile": AUTO} if given == AUTO else given
+        where = f'as "{block}.{key}" and as "{name}"'
+        if isinstance(given, Mapping):
+            result[block] = {**given, key: _one(given.get(key, value), value, where)}
         else:
-            blocks[name] = value
-    return {name: _jsonable(value) for name, value in blocks.items()}
+            result[block] = _one(given, value, where)
+    return result
+
+
+def _one(first: object, second: object, where: str) -> object:
+    """One value of two. Text where another belongs: validation will name the key and show this sentence."""
+    return first if first == second else f"given twice, {where}, with different values"
 
 
 def others_of(config: Mapping[str, object]) -> dict[str, object]:

@@ -24,6 +24,21 @@ AUTO = "auto"
 INLINE_KEYS = ("datasets", "data_backend")
 # The type of a dataset that is staged in RAM, and its block.
 IN_MEMORY = "in_memory"
+# A key of the two blocks may also be written flat, as `gh200_KEY`: these are of cache_config, all others of the other one.
+FLAT_PREFIX = "gh200_"
+CACHE_KEYS = frozenset(
+    {
+        "vae_cache_type",
+        "text_cache_type",
+        "cache_dir",
+        "persistent_cache",
+        "memory_limit_gb",
+        "placement",
+        "prefetch",
+        "preload",
+        "adaptive_prefetch",
+    }
+)
 
 
 def plain_key(key: object) -> str:
@@ -37,7 +52,20 @@ def is_ours(key: object, value: object) -> bool:
     if name == "data_backend":
         # Upstream accepts `--data_backend FILE` as a short form of its own data_backend_config.
         return not isinstance(value, str) or looks_like_json(value)
-    return name in BLOCK_KEYS or is_misspelt_block(name, value)
+    return is_our_name(name) or is_misspelt_block(name, value)
+
+
+def is_our_name(name: str) -> bool:
+    """Whether a plain name is one of our blocks or the flat spelling of a key in them."""
+    return name in BLOCK_KEYS or name.startswith(FLAT_PREFIX)
+
+
+def flat_place(name: str, value: object) -> tuple[str, str] | None:
+    """The block and the key that a flat name stands for; None for every other name."""
+    if not name.startswith(FLAT_PREFIX) or name in BLOCK_KEYS or is_misspelt_block(name, value):
+        return None
+    key = name.removeprefix(FLAT_PREFIX)
+    return ("cache_config" if key in CACHE_KEYS else "gh200_optimizations"), key
 
 
 def is_misspelt_block(name: str, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""`simpletuner train --config FILE --key value`: the same flags train.py takes, in the form upstream's CLI accepts."""
+"""The command line of `simpletuner`: `train` takes the flags that train.py takes, `server` binds loopback by default."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import sys
 
 from ..errors import ConfigFileError, stop
 from .config_file import FLAG, config_path, read_config_file
-from .keys import BLOCK_KEYS, plain_key
+from .keys import is_our_name, plain_key
 
 _CLI_OWN = ("--example", "-e", "--env", "-h", "--help")
+_LOOPBACK = ["--host", "127.0.0.1"]
 # Upstream's name for no environment; without one named it insists on a config.json in the current directory.
 _NO_ENVIRONMENT = ["--env", "default"]
 
 
-def train_command() -> None:
-    """A file that cannot be used stops here, and not in the child process."""
+def command_arguments() -> None:
+    """Before the command line is parsed. A file that cannot be used stops here, and not in the child process."""
+    sys.argv[:] = server_command_line(sys.argv)
     line = train_command_line(sys.argv)
     if line is sys.argv:
         return
@@ -27,6 +29,12 @@ def train_command() -> None:
     sys.argv[:] = line
 
 
+def server_command_line(argv: list[str]) -> list[str]:
+    """A server without --host is for this machine alone; SimpleTuner's own default is every address."""
+    given = any(word.startswith(("-H", "--ho")) for word in argv[1:])
+    return argv if argv[1:2] != ["server"] or given else [*argv, *_LOOPBACK]
+
+
 def train_command_line(argv: list[str]) -> list[str]:
     """Upstream's `train` command rejects unknown flags but passes `key=value` words on, so flags become those.
 
@@ -36,7 +44,7 @@ def train_command_line(argv: list[str]) -> list[str]:
         return argv
     start = argv.index("train", 1) + 1
     names = {word.partition("=")[0] for word in argv[start:] if word.startswith("--")}
-    if not any(name == FLAG or plain_key(name) in BLOCK_KEYS for name in names):
+    if not any(name == FLAG or is_our_name(plain_key(name)) for name in names):
         return argv
     words = argv[start:]
     rewritten: list[str] = []

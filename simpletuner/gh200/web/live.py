@@ -13,8 +13,10 @@ from fastapi.responses import FileResponse
 from ..config.blocks import loaded_values
 from ..preflight.settings_check import judge_config, judge_ramp
 from ..telemetry.reader import NoTelemetry, read_directory
-from .page import ADDRESS, TEMPLATES, asset
+from .assets import ADDRESS, asset
 from .saving import loaded
+
+TEMPLATES = Path(__file__).with_name("templates")
 
 
 def routes(training: Any) -> APIRouter:

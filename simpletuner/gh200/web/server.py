@@ -1,4 +1,4 @@
-"""Our methods on objects of upstream's server: its forms, its config files, its dataset plans."""
+"""Our methods on objects of SimpleTuner's server: its forms, pages, config files and dataset plans."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, Request
+from jinja2 import ChoiceLoader, FileSystemLoader
 
 from ..config.blocks import loaded_values
 from ..config.keys import IN_MEMORY
@@ -20,19 +21,21 @@ from ..files import write_whole
 from ..overrides import Overrides, override
 from ..preflight.check import preflight
 from ..preflight.startup import asked_for
-from .blocks import is_training_config, written
-from .live import processes_of, routes
-from .page import extend_page
-from .saving import check_inside, check_save, completed_bundle, readable
+from .assets import LocalAssets
+from .fields import SECTIONS, keys
+from .forms import field_values, is_training_config, problem_of_field, written
+from .live import TEMPLATES, processes_of, routes
+from .saving import REVISIONS, check_inside, check_save, completed_bundle, readable
 
 _logger = logging.getLogger("gh200.web")
 
 LOCAL = "local"
+_SERVER = "simpletuner.simpletuner_sdk.server"
 _SAVE = "/api/training/config"
-_TRIALS = ("/api/training/validate", "/api/training/start")
+_TRIALS = ("/api/training/validate", "/api/training/start", "/gh200/preview")
 # Starlette's limit for a value of a form is 1 MB; inline datasets may be larger.
 LARGEST_VALUE = 64 * 2**20
-# A directory of its own: upstream lists every JSON file beside the configs as one of them.
+# A directory of its own: SimpleTuner lists every JSON file beside the configs as one of them.
 _UNFINISHED = ".saving"
 
 
@@ -48,17 +51,36 @@ def extend_dataset_plan(plan: Any) -> None:
 
 def extend_server(tabs: Any, router: Any) -> Any:
     """Called once, when the routes of the page are made and before the server has any; returns the tabs."""
-    training: Any = import_module("simpletuner.simpletuner_sdk.server.routes.training")
+    training: Any = import_module(f"{_SERVER}.routes.training")
     Forms().install(training.training_service)
+    Configs().install(import_module(f"{_SERVER}.services.configs_service").CONFIGS_SERVICE)
+    Tabs().install(import_module(f"{_SERVER}.dependencies.common")._field_service)
+    FieldChecks().install(import_module(f"{_SERVER}.routes.validation")._validation_service)
+    _add_sections(import_module(f"{_SERVER}.services.field_service"))
     _guard_saves(training)
-    extend_page(tabs.templates.env)
-    # As they are: what is added by upstream's own router lies below its /web.
+    environment = tabs.templates.env
+    environment.add_extension(LocalAssets)
+    environment.loader = ChoiceLoader([environment.loader, FileSystemLoader(TEMPLATES)])
+    # As they are: what is added by its own router lies below its /web.
     router.routes += routes(training).routes
     return tabs
 
 
+def _add_sections(fields: Any) -> None:
+    """Two sections among those of the Hardware and the Training tab, each with its advanced keys folded."""
+    layouts = fields.FieldService._TAB_SECTION_LAYOUTS
+    for tab, section, title, icon, order in SECTIONS:
+        first = {"match_section": section, "match_subsections": (None,), "subsection_override": ""}
+        folded = {"match_section": section, "match_subsections": ("advanced",), "subsection_override": "advanced"}
+        layouts[tab] = (
+            *layouts[tab],
+            fields.SectionLayout(section, title, icon, template="gh200_section.html", order=order, **first),
+            fields.SectionLayout(f"{section}_advanced", "", advanced=True, parent=section, order=order + 1, **folded),
+        )
+
+
 def _guard_saves(training: Any) -> None:
-    """Upstream answers a failed save with success, so a save is rejected before it begins: by a dependency of its route.
+    """A failed save is answered with success, so a save is rejected before it begins: by a dependency of its route.
 
     The user is one of the guard's own: nothing waits between the guard and the save, so that of two saves one is first.
     """
@@ -70,7 +92,8 @@ def _guard_saves(training: Any) -> None:
         await request.form(max_part_size=LARGEST_VALUE)
 
     async def guard(request: Request, _user: Any = user) -> None:
-        check_save(await request.form(max_part_size=LARGEST_VALUE), training.training_service)
+        form = await request.form(max_part_size=LARGEST_VALUE)
+        check_save(form, training.training_service.get_config_store(), REVISIONS.of(form))
 
     posts = [route for route in training.router.routes if "POST" in getattr(route, "methods", ())]
     for route in posts:
@@ -95,12 +118,54 @@ class Forms(Overrides):
 
     @override
     def build_config_bundle(self, form_data: Any) -> Any:
-        return completed_bundle(self.upstream.build_config_bundle(form_data), form_data)
+        bundle = self.upstream.build_config_bundle(form_data)
+        return completed_bundle(bundle, form_data, REVISIONS.of(form_data))
 
     @override
     def validate_training_config(self, store: Any, complete_config: Any, *args: Any, **options: Any) -> Any:
         result = self.upstream.validate_training_config(store, complete_config, *args, **options)
         return judged(result, store, complete_config)
+
+
+class Configs(Overrides):
+    """A config that a page asks for has a revision, which the page sends back with its save."""
+
+    upstream_class = "ConfigsService"
+    feature = "the web UI"
+
+    @override
+    def get_config(self, name: str, config_type: str = "model") -> dict[str, Any]:
+        answer: dict[str, Any] = self.upstream.get_config(name, config_type)
+        return REVISIONS.give(answer) if config_type == "model" else answer
+
+
+class Tabs(Overrides):
+    """The fields of a tab show what the blocks of the config say."""
+
+    upstream_class = "FieldService"
+    feature = "the web UI"
+
+    @override
+    def prepare_tab_field_values(self, tab_name: str, config_data: Any, webui_defaults: Any) -> dict[str, Any]:
+        values: dict[str, Any] = self.upstream.prepare_tab_field_values(
+            tab_name, {**config_data, **field_values(config_data)}, webui_defaults
+        )
+        return values
+
+
+class FieldChecks(Overrides):
+    """A field that was changed is judged by the model of its block."""
+
+    upstream_class = "ValidationService"
+    feature = "the web UI"
+
+    @override
+    def validate_field(self, field_name: str, value: Any, **options: Any) -> tuple[bool, str | None]:
+        if field_name not in keys():
+            answer: tuple[bool, str | None] = self.upstream.validate_field(field_name, value, **options)
+            return answer
+        problem = problem_of_field(field_name, str(value))
+        return problem is None, problem and html.escape(problem, quote=False)
 
 
 def judged(result: Any, store: Any, config: Any) -> Any:
@@ -136,6 +201,7 @@ class ConfigFiles(Overrides):
     def save_trainer_config(self, name: str, config: Any, overwrite: bool = False) -> None:
         self._check_name(name)
         path = Path(os.path.realpath(self.store._get_config_path(name)))
+        REVISIONS.written(config)
         if not overwrite or not path.is_file():
             self.upstream.save_trainer_config(name, config, overwrite)
             return

@@ -19,8 +19,8 @@ from fastapi import HTTPException
 
 from gh200_lab import web_assets
 from gh200_lab.web_assets import LOCK, NotVendored, vendor
-from simpletuner.gh200.web import page as served
-from simpletuner.gh200.web.page import ADDRESS, from_this_machine
+from simpletuner.gh200.web import assets as served
+from simpletuner.gh200.web.assets import ADDRESS, from_this_machine
 
 FILES = {"package.json": b"{}", "LICENSE": b"do as you like", "dist/it.min.js": b"it()", "src/secret.js": b"no"}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from simpletuner.gh200.config import arguments
 from simpletuner.gh200.config.problems import SettingsError
-from simpletuner.gh200.config.train_arguments import train_command, train_command_line
+from simpletuner.gh200.config.train_arguments import command_arguments, train_command_line
 from simpletuner.gh200.errors import ConfigFileError, RejectedConfig
 from simpletuner.gh200.preflight.startup import take_config_flag
 from simpletuner.gh200.state import StateHooks
@@ -295,7 +295,7 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
 
 
 def test_launchers_end_the_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    for call, argv in ((take_config_flag, ["train.py"]), (train_command, ["simpletuner", "train"])):
+    for call, argv in ((take_config_flag, ["train.py"]), (command_arguments, ["simpletuner", "train"])):
         monkeypatch.setattr(sys, "argv", [*argv, "--config", "no/such.json"])
         with pytest.raises(SystemExit) as ended:
             call()

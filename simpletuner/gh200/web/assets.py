@@ -1,26 +1,19 @@
-"""Upstream's page as the fork serves it: one script more, which guards saves, and its packages from this machine."""
+"""The npm packages of SimpleTuner's page from this machine, where set-up has vendored them."""
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import HTTPException
 from fastapi.responses import FileResponse
-from jinja2 import Environment, FunctionLoader
+from jinja2.ext import Extension
 
-from ..config.keys import BLOCK_KEYS
-
-logger = logging.getLogger("gh200.web")
-TEMPLATES = Path(__file__).with_name("templates")
-_HEAD = "<head>"
 ROOT = Path(__file__).resolve().parents[3]
 ADDRESS = "/gh200/assets"
-# Where upstream's page loads its packages from.
+# Where the page loads its packages from.
 _ELSEWHERE = {
     "https://cdn.jsdelivr.net/npm/bootstrap@5.3.8/": "bootstrap",
     "https://cdn.jsdelivr.net/npm/dompurify@3/": "dompurify",
@@ -37,38 +30,18 @@ _CONNECTIONS = (
 )
 
 
-def extend_page(environment: Environment) -> None:
-    """Upstream's templates, changed a little on the way."""
-    upstream = environment.loader
-    assert upstream is not None
+class LocalAssets(Extension):
+    """Leads the addresses of vendored files to them when Jinja reads a template; every other address stays."""
 
-    def load(name: str) -> tuple[str, str | None, Callable[[], bool] | None]:
-        source, path, fresh = upstream.get_source(environment, name)
-        return rewritten(name, source), path, fresh
-
-    environment.loader = FunctionLoader(load)
-
-
-def rewritten(name: str, source: str) -> str:
-    """A template of upstream's as we serve it."""
-    source = from_this_machine(source, directory())
-    if name != "base_htmx.html":
-        return source
-    if _HEAD not in source:
-        logger.warning("The web page has no part of ours: %s of this upstream has no %s.", name, _HEAD)
-    return source.replace(_HEAD, f"{_HEAD}{_script()}", 1)
-
-
-@cache
-def _script() -> str:
-    code = (TEMPLATES / "page.js").read_text(encoding="utf-8")
-    return f"{{% raw %}}<script>{code.replace('GH200_KEYS', json.dumps(sorted(BLOCK_KEYS)), 1)}</script>{{% endraw %}}"
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        """What Jinja compiles instead of the source."""
+        return from_this_machine(source, directory())
 
 
 @cache
 def directory() -> Path | None:
-    """Where set-up put the packages: in this tree's build/, or beside the fork in the build/ it was made in."""
-    places = [ROOT / "build" / "web", *([ROOT.parent / "web"] if ROOT.parent.name == "build" else [])]
+    """Where set-up put the packages: in this tree's build/, or in the build/ that a built fork lies in."""
+    places = [ROOT / "build" / "web", *(parent / "web" for parent in ROOT.parents if parent.name == "build")]
     return next((place for place in places if (place / "packages.json").is_file()), None)
 
 
@@ -79,7 +52,7 @@ def packages(place: Path) -> dict[str, dict[str, Any]]:
 
 
 def from_this_machine(source: str, place: Path | None) -> str:
-    """A template with the addresses of vendored files led to them; every other address stays."""
+    """A template with the addresses of vendored files led to them."""
     if place is None:
         return source
     for address, package in _ELSEWHERE.items():
