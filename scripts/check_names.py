@@ -35,7 +35,7 @@ CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def pattern(word: str) -> re.Pattern[str]:
-    """Matches a word or phrase as prose and as part of an identifier: "stand in" also finds `stand_in` and `Overrides`."""
+    """Matches a word or phrase as prose and as part of an identifier: "memory monitor" also finds `memory_monitor` and `MemoryMonitor`."""
     return re.compile(rf"(?<![a-z]){word.replace(' ', '[-_ ]?')}(?![a-z])", re.IGNORECASE)
 
 
