@@ -27,7 +27,8 @@ def make_images(
             _draw(ImageDraw.Draw(image), shape, COLOURS[colour], width, height, number)
             target = directory / f"sample_{number:03d}.png"
             if not target.exists():
-                target.with_suffix(".txt").write_text(f"a {colour} {shape}, image {number}", encoding="utf-8")
+                # The losses that tests/golden recorded depend on these captions.
+                target.with_suffix(".txt").write_text(f"a {colour} {shape}, picture {number}", encoding="utf-8")
                 image.save(target)
             number += 1
 

@@ -175,7 +175,7 @@ def _next_build(link: Path, upstream: Upstream, steps: Sequence[Step], page: Pag
                 return Built(True, "", built.history, old)
             final = _free(builds / f"{upstream.version}-{built.history.tip[:8]}")
             if old:
-                _carry_over(old, place, final)
+                _carry_over(old, place, final, earlier)
             os.rename(place, final)
         finally:
             remove_tree(place)
@@ -229,7 +229,7 @@ def _free(path: Path) -> Path:
     return next(one for one in (path, *numbered) if not one.exists())
 
 
-def _carry_over(old: Path, new: Path, final: Path) -> None:
+def _carry_over(old: Path, new: Path, final: Path, earlier: Path) -> None:
     """A user's own files: configs are copied, other entries linked; where the new build has one, the old keeps theirs."""
     carried = []
     for name in _own_entries(old):
@@ -241,7 +241,10 @@ def _carry_over(old: Path, new: Path, final: Path) -> None:
         if name.startswith("config/"):
             shutil.copytree(source, target, symlinks=True) if source.is_dir() else shutil.copy2(source, target)
         else:
-            target.symlink_to(os.path.relpath(source.resolve(), (final / name).parent))
+            origin = source.resolve()
+            # The old tree may move to `earlier` when the link takes its name.
+            origin = earlier / origin.relative_to(old) if origin.is_relative_to(old) else origin
+            target.symlink_to(os.path.relpath(origin, (final / name).parent))
             carried.append(f"/{name}")
     exclude(new, tuple(carried))
 

@@ -242,9 +242,12 @@ def test_the_next_build_is_another_directory_and_rollback_switches_back(tmp_path
 def test_a_directory_of_an_older_revision_moves_in_among_the_builds(tmp_path: Path, upstream: Upstream) -> None:
     link = tmp_path / "fork"
     build(link, upstream)
+    (link / "output").mkdir()
+    (link / "output/model").write_text("trained")
     before = state_of(link)
     build(link, directory(make(tmp_path / "up2", "2.0")), linked=True)
     assert link.is_symlink() and state_of(tmp_path / "forks/earlier") == before
+    assert (link / "output/model").read_text() == "trained"
     rollback(link, True)
     assert state_of(link) == before
 
