@@ -18,11 +18,13 @@ import torch
 
 from simpletuner.gh200.backends import builders
 from simpletuner.gh200.backends.ram import hooks as in_memory_sites
-from simpletuner.gh200.backends.ram.media_paths import in_ram
+from simpletuner.gh200.backends.ram.media_paths import audio_loader
 from simpletuner.gh200.backends.ram.registry import staged_for_use
 from simpletuner.gh200.memory.limits import OverMemoryLimit
 
 pytestmark = pytest.mark.usefixtures("own_run")
+# A loader that returns the path it is to open.
+opened_path = audio_loader(lambda source: source)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +147,7 @@ def test_audio_that_upstream_opens_past_the_backend_comes_from_ram(
     # What was written, and other files, are opened where they are.
     backend.write(str(tree / "tone.wav"), (tree / "tone.wav").read_bytes())
     assert not torch.equal(load_audio(str(tree / "tone.wav"))[0], wanted)
-    assert in_ram(str(tree.parent / "kept.wav")) == str(tree.parent / "kept.wav") and in_ram(b"x") == b"x"
+    assert opened_path(str(tree.parent / "kept.wav")) == str(tree.parent / "kept.wav") and opened_path(b"x") == b"x"
 
 
 def test_no_upstream_module_imports_an_audio_loader_directly(lab: Any) -> None:
@@ -169,7 +171,7 @@ def test_media_that_cannot_be_opened_in_ram_are_opened_on_disk(
 
     monkeypatch.setattr("simpletuner.gh200.backends.ram.media_paths.memory_file", full)
     path = str(tree / "tone.wav")
-    assert [in_ram(path), in_ram(path)] == [path] * 2
+    assert [opened_path(path), opened_path(path)] == [path] * 2
     assert caplog.text.count("Too many open files") == 1 and path in caplog.text
 
 

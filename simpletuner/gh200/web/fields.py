@@ -48,6 +48,7 @@ class Key(NamedTuple):
 
     @property
     def section(self) -> str:
+        """The section of the form."""
         return "batch_ramp" if _RAMP_KEY.search(self.name) else "gh200_memory"
 
 
