@@ -47,12 +47,13 @@ EXAMPLE = Elsewhere("tests/docs/test_docs.py::test_the_worked_example_of_a_rebas
 BISECT = Elsewhere(
     "tests/integration/rebase/test_bisect.py::test_bisect_names_the_commit_that_broke_or_moved_an_edit", "bisect"
 )
+CHECKOUT = Elsewhere("tests/integration/rebase/test_workspace.py", '"checkout", "-q", "gh200-reintegration"')
 LAUNCH = Elsewhere("tests/e2e/test_settings_loaders.py::test_config_flag_under_each_launcher", "accelerate")
 NEW_JOB = Elsewhere("tests/e2e/test_new_job.py::test_a_job_trains_by_the_printed_line", "new_job")
 FAMILY = Elsewhere("tests/e2e/test_new_job.py::test_a_job_trains_a_transformer_family", "make_family")
 OWN_JOB = Elsewhere("tests/e2e/test_new_job.py::test_a_job_is_timed_as_a_baseline", "capture_baseline.sh")
 SBATCH = Elsewhere(
-    "tests/integration/preemption/test_sbatch.py::test_superchip_a_warned_job_leaves_and_is_queued_again",
+    "tests/integration/preemption/test_sbatch.py::test_a_warned_job_stops_and_is_requeued",
     "gh200.sbatch",
 )
 BASELINE = Elsewhere(f"{SCRIPTS}::test_a_baseline_is_kept_compared_and_not_lost", "capture_baseline.sh")
@@ -70,7 +71,7 @@ TRAIN = (
 COMMANDS: dict[str, How] = {
     # set-up
     "scripts/quickstart.sh": Elsewhere(
-        "tests/e2e/test_quickstart.py::test_quiet_quick_start_trains_with_everything_on", "scripts/quickstart.sh"
+        "tests/e2e/test_quickstart.py::test_quick_start_trains_with_everything_on", "scripts/quickstart.sh"
     ),
     "scripts/setup.sh": Elsewhere(f"{SETUP}::test_full_environment_sees_the_fork", "setup.sh"),
     "scripts/setup.sh --keep-torch": Elsewhere(f"{SETUP}::test_a_vendors_torch_is_kept", "--keep-torch"),
@@ -154,10 +155,10 @@ COMMANDS: dict[str, How] = {
         more=" --quick --rounds 1", slow="a benchmark", needs="build/fork/simpletuner"
     ),
     ".venv/bin/python -m gh200_lab.bench start": Elsewhere(
-        "tests/e2e/test_upstream_reports.py::test_first_batch_bench_runs_in_small", "start"
+        "tests/e2e/test_upstream_reports.py::test_the_benchmark_of_a_start_runs_in_small", "start"
     ),
     ".venv/bin/python -m gh200_lab.bench start --million": Elsewhere(
-        "tests/e2e/test_upstream_reports.py::test_first_batch_bench_runs_in_small", "start"
+        "tests/e2e/test_upstream_reports.py::test_the_benchmark_of_a_start_runs_in_small", "start"
     ),
     ".venv/bin/python -m gh200_lab.bench caches": Elsewhere(
         f"{BENCH}::test_unified_bench_reads_and_collates_every_way", "bench"
@@ -224,6 +225,8 @@ COMMANDS: dict[str, How] = {
     ),
     "./execute_gh200_rebase.sh lock --from 4.4.1 --to 4.5.0": EXAMPLE,
     "git diff --stat": EXAMPLE,
+    "git checkout": CHECKOUT,
+    "git checkout gh200-reintegration": CHECKOUT,
     # validation, tests and generated pages
     "scripts/test_upstream_features.sh": UPSTREAM,
     "scripts/test_upstream_features.sh --full": UPSTREAM,

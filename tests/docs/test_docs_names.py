@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from simpletuner.gh200.web import fields
 from tests.doc_pages import ROOT, Page, pages, section
 
 OURS = ("simpletuner", "gh200_rebase", "gh200_lab", "scripts", "config", "patches", "tests/cuda_sim")
@@ -64,7 +65,7 @@ _TEXT = {".py", ".sh", ".json", ".yaml", ".toml", ".c", ".h"}
 def known(word: str) -> bool:
     foreign = {name for names in FOREIGN.values() for name in names.split()}
     # The validation scripts make their options from the names of their scenarios.
-    if word in foreign or f'Scenario("{word.removeprefix("--")}",' in our_text():
+    if word in foreign | fields.keys().keys() or f'Scenario("{word.removeprefix("--")}",' in our_text():
         return True
     return bool(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", our_text()))
 

@@ -36,9 +36,7 @@ NOT_MENDED = {"sampler_copies_lists"}
 @pytest.mark.parametrize(
     ("tree", "there"), [(tiny.PRISTINE, set(REPORTS)), (tiny.FORK, NOT_MENDED)], ids=["pristine", "fork"]
 )
-def test_first_batch_reports_hold_for_plain_upstream_and_not_for_the_fork(
-    tree: Path, there: set[str], tmp_path: Path
-) -> None:
+def test_reports_hold_for_plain_upstream_and_not_for_the_fork(tree: Path, there: set[str], tmp_path: Path) -> None:
     done = run(tree, tmp_path, str(ROOT / "upstream" / "reproduce.py"))
     lines = re.sub(r"\x1b\[\d*m", "", done.stdout).splitlines()
     printed = dict(line.split(": ", 1) for line in lines if ": " in line)
@@ -50,7 +48,7 @@ def test_first_batch_reports_hold_for_plain_upstream_and_not_for_the_fork(
 
 
 @pytest.mark.slow(reason="a benchmark")
-def test_first_batch_bench_runs_in_small(tmp_path: Path) -> None:
+def test_the_benchmark_of_a_start_runs_in_small(tmp_path: Path) -> None:
     done = run(tiny.FORK, tmp_path, "-m", "gh200_lab.bench", "start", "--quick", "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout
     assert "cold scan of 2,000 files" in done.stdout and (tmp_path / "start.json").is_file()

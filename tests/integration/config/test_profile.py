@@ -25,9 +25,8 @@ from simpletuner.gh200.preflight import check
 from simpletuner.gh200.preflight.memory_estimate import Memory
 from simpletuner.gh200.preflight.offload_choice import with_offload
 from simpletuner.gh200.preflight.report import Report
-from simpletuner.gh200.web.blocks import parsed, settled
+from simpletuner.gh200.web.forms import parsed, settled
 
-pytestmark = pytest.mark.integration
 SHORT = {"gh200_optimizations": "auto"}
 BLOCK = {"gh200_optimizations": {"profile": "auto"}}
 CHOSEN = {
@@ -298,7 +297,7 @@ def test_old_keys_work_with_one_line(raw: dict[str, Any]) -> None:
 def test_the_web_form_takes_auto_with_and_without_quotes() -> None:
     for text in ("auto", '"auto"', " auto "):
         assert parsed("gh200_optimizations", text) == "auto"
-    assert settled({"gh200_optimizations": "auto"}, {"gh200_optimizations": "auto"}) == (
+    assert settled({"gh200_optimizations": "auto"}, {"gh200_optimizations": "auto"}, {}) == (
         {"gh200_optimizations": "auto"},
         {},
     )

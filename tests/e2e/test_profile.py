@@ -14,7 +14,7 @@ from preloaded import Preloaded, preloaded
 
 from gh200_lab.tiny.run import Run, weights
 
-pytestmark = [pytest.mark.fork, pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 AUTO = {"gh200_optimizations": "auto"}
 VAE = "models--madebyollin--sdxl-vae-fp16-fix"
 STEPS = {"max_train_steps": 4, "gradient_accumulation_steps": 2, "checkpoint_step_interval": 4}
