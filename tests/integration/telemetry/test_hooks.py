@@ -55,7 +55,7 @@ class Trainer(TrainerHooks):
             max_train_steps=steps,
         )
         self.accelerator = Accelerator(cpu=True, log_with=list(trackers), project_dir=str(directory))
-        self._prepare_gh200_telemetry(runs.current())
+        self._create_gh200_telemetry(runs.current())
         # Nested, as upstream's settings are.
         self.accelerator.init_trackers("run", {"rate": 0.1, "epochs": {"1": 264}, "none": None} if trackers else None)
         if self._gh200_telemetry is not None:
@@ -205,7 +205,7 @@ from types import SimpleNamespace
 from simpletuner.gh200.trainer import TrainerHooks
 trainer = TrainerHooks()
 trainer.accelerator = SimpleNamespace()
-trainer._prepare_gh200_telemetry(SimpleNamespace(settings=SimpleNamespace(telemetry_interval=0)))
+trainer._create_gh200_telemetry(SimpleNamespace(settings=SimpleNamespace(telemetry_interval=0)))
 trainer._gh200_count_micro_batch()
 print([name for name in sys.modules if "telemetry" in name])
 """
