@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -167,6 +168,28 @@ def entries_of_file(path: object) -> list[object] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return entries if isinstance(entries, list) else None
+
+
+# Datasets that make no micro-batches: caches, and what is read beside the samples of another dataset.
+_WITHOUT_BATCHES = (*_CACHE_TYPES, "conditioning", "eval")
+
+
+def batch_sizes(config: Mapping[str, Any], usual: int) -> dict[str, int]:
+    """Samples in a micro-batch of one rank, by training dataset; one that names none has the usual size."""
+    entries = config.get("datasets") or entries_of_file(config.get("data_backend_config")) or ()
+    found = {}
+    for entry in entries if isinstance(entries, Sequence) else ():
+        if isinstance(entry, Mapping) and not entry.get("disabled") and not entry.get("disable"):
+            size = str(entry.get("train_batch_size") or usual)
+            if entry.get("dataset_type", "image") not in _WITHOUT_BATCHES and size.isdigit():
+                found[str(entry.get("id"))] = int(size)
+    return found
+
+
+def micro_batch_size(config: Mapping[str, Any], usual: int) -> int | None:
+    """Samples in every micro-batch of one rank; None where datasets have different sizes."""
+    sizes = {*batch_sizes(config, usual).values()} or {usual}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def write_inline_datasets(text: str, directory: str) -> Path:

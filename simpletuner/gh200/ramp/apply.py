@@ -198,6 +198,11 @@ def build_ramp(trainer: Any, settings: Settings | None) -> GH200GradientRamp | N
         logger.info("GH200 gradient accumulation ramp enabled: %s", ramp.describe())
         for note in ramp.notes:
             logger.warning("GH200 ramp: %s", note)
+        if asked.batch_rampup_lr_scaling != control.lr_scaling:
+            logger.warning(
+                "GH200 ramp: batch_rampup_lr_scaling %s has no effect without lr_scale: the learning rate stays as given.",
+                asked.batch_rampup_lr_scaling,
+            )
         _warn_of_gradient_precision(trainer)
     return ramp
 

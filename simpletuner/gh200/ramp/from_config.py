@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..config.blocks import loaded_config
+from ..config.dataset_file import batch_sizes, micro_batch_size
 from ..config.schema import Optimizations
 from ..config.sources import read_batch_sizes, read_config_settings
 from .messages import reject_what_does_not_ramp
@@ -16,11 +17,20 @@ from .schedule import GH200GradientRamp, RampError
 def ramp_from(asked: Optimizations, config: Mapping[str, object], processes: int) -> GH200GradientRamp:
     """The schedule for the settings (`gh200_optimizations`) and upstream's own config, parsed or as in a file."""
     sizes = read_batch_sizes(config)
+    size = micro_batch_size(config, sizes.train_batch_size)
+    if size is None:
+        each = batch_sizes(config, sizes.train_batch_size)
+        raise RampError(
+            "The gradient accumulation ramp needs one train_batch_size.",
+            where="the datasets: " + ", ".join(f"{name} has {count}" for name, count in each.items()),
+            why="the effective batch of a window would depend on which dataset its micro-batches come from",
+            fix="give all datasets the same train_batch_size, or set gh200_optimizations.enable_batch_size_rampup to false",
+        )
     ramp = GH200GradientRamp(
         initial_effective_batch_size=asked.initial_effective_batch_size,
         target_effective_batch_size=asked.target_effective_batch_size,
         batch_rampup_steps=asked.batch_rampup_steps,
-        train_batch_size=sizes.train_batch_size,
+        train_batch_size=size,
         num_processes=processes,
         gradient_accumulation_steps=sizes.gradient_accumulation_steps,
         shape=asked.batch_rampup_shape,

@@ -91,7 +91,8 @@ class SmoothedNoise:
         # A square is not negative: below 0 it is an estimate of next to nothing.
         known = max(signal, 0.0)
         ends = _ends(known**2 - spread_of_signal, trace * known - covariance, trace**2 - spread_of_trace)
-        return Interval(trace / signal if signal > 0 else None, *ends)
+        # Without an upper end the gradient may be nothing: a quotient would be far below the truth.
+        return Interval(trace / signal if signal > 0 and ends[1] is not None else None, *ends)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..config.dataset_file import micro_batch_size
 from .noise import SmoothedNoise, WindowNorms
 
 logger = logging.getLogger("gh200.ramp")
@@ -32,6 +33,7 @@ class NoiseMeter:
         self._armed = self._closed = False
         self._warned: set[str] = set()
         self._backward: Callable[..., Any] = self.accelerator.backward
+        self._expected = micro_batch_size(vars(trainer.config), int(trainer.config.train_batch_size))
 
     def begin(self, batch: Any) -> None:
         """Before a micro-batch. A second backward in it (upstream probes with one) replaces the first."""
@@ -40,7 +42,7 @@ class NoiseMeter:
         if self._closed:
             self._window, self._closed = [], False
         self._before = self.noise
-        self._window.append(_MicroBatch(_samples(batch, int(self.trainer.config.train_batch_size))))
+        self._window.append(_MicroBatch(_samples(batch, self._expected)))
 
     def attach(self) -> None:
         """Hooks every trained weight and wraps `Accelerator.backward`."""
@@ -94,6 +96,11 @@ class NoiseMeter:
         if size * ranks < 2:
             self._warn_once("a window of one micro-batch on one rank has nothing to compare with and measures nothing")
             return
+        if not all(micro_batch.samples for micro_batch in self._window):
+            self._warn_once(
+                "batches do not show their size, and datasets have different train_batch_size: not measured"
+            )
+            return
         # Accelerate has divided every loss by its accumulation steps, and a scaler has multiplied it.
         scaler = getattr(self.accelerator, "scaler", None)
         scale = 1.0 if scaler is None else float(scaler.get_scale())
@@ -142,10 +149,10 @@ class _MicroBatch:
     squared: torch.Tensor | None = None
 
 
-def _samples(batch: Any, expected: int) -> int:
+def _samples(batch: Any, expected: int | None) -> int:
     found = batch if isinstance(batch, Mapping) else {}
     tensors = (found.get(name) for name in ("latents", "tokens", "input_ids"))
-    return next((int(tensor.shape[0]) for tensor in tensors if torch.is_tensor(tensor)), expected)
+    return next((int(tensor.shape[0]) for tensor in tensors if torch.is_tensor(tensor)), expected or 0)
 
 
 def _squared(gradients: list[torch.Tensor]) -> torch.Tensor:

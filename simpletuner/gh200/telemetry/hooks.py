@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..config.dataset_file import micro_batch_size
 from ..runtime import Run
 from ..trackers import PREFIX, each_step
 from .files import path_of
@@ -47,6 +48,7 @@ class RunTelemetry:
             "began": time.time(),
         }
         directory = Path(trainer.config.output_dir)
+        self._micro_batch = micro_batch_size(vars(trainer.config), int(trainer.config.train_batch_size))
         self.loop = LoopClock()
         self._recorder = Recorder(
             path_of(directory, accelerator.process_index), run.settings.telemetry_interval, self._read
@@ -152,7 +154,7 @@ class RunTelemetry:
     def _window(self) -> WindowMetrics:
         config, ranks = self._trainer.config, self._facts["ranks"]
         steps = int(config.gradient_accumulation_steps or 1)
-        size = int(config.train_batch_size) * ranks * steps
+        size = None if self._micro_batch is None else self._micro_batch * ranks * steps
         ramp = self._trainer.gh200_ramp_scheduler
         schedule = _thinned(ramp.outline()) if ramp is not None else None
         return WindowMetrics(accumulation_steps=steps, effective_batch_size=size, schedule=schedule)

@@ -61,7 +61,8 @@ def _ramp(latest: Record, schedule: list[tuple[int, int]] | None) -> Iterator[st
     if latest.window is None:
         return
     size, steps = latest.window.effective_batch_size, latest.window.accumulation_steps
-    yield _row("batch", f"{size} samples per step, {steps} micro-batches of each rank")
+    samples = f"{size} samples per step" if size is not None else "datasets have different sizes"
+    yield _row("batch", f"{samples}, {steps} micro-batches of each rank")
     if schedule is not None and len(schedule) > 1:
         coming = next((f", {larger} from step {start} on" for start, larger in schedule if start > latest.step), "")
         yield _row("ramp", f"{schedule[0][1]} to {schedule[-1][1]} samples{coming}")

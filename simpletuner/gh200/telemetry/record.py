@@ -20,7 +20,9 @@ class WindowMetrics(MetricsPart):
     """The accumulation window."""
 
     accumulation_steps: int = Field(description="micro-batches of one rank in an optimizer step")
-    effective_batch_size: int = Field(description="samples in an optimizer step, over all ranks")
+    effective_batch_size: int | None = Field(
+        description="samples in an optimizer step, over all ranks; absent where datasets have different train_batch_size"
+    )
     schedule: list[tuple[int, int]] | None = Field(
         None, description="the ramp as it is now: [optimizer step, effective batch size from it on]"
     )

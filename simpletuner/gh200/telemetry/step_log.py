@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..config.dataset_file import micro_batch_size
 from ..memory.process import process_memory
 from ..state import StateHooks
 from ..trackers import PREFIX, each_step
@@ -33,6 +34,7 @@ class RunLog:
         """Append the values of an optimizer step."""
         config = trainer.config
         accumulation = int(config.gradient_accumulation_steps or 1)
+        size = micro_batch_size(vars(config), int(config.train_batch_size))
         self.write(
             "step",
             step=int(trainer.state["global_step"]),
@@ -41,7 +43,9 @@ class RunLog:
             learning_rate=float(logs["learning_rate"]),
             **{
                 "gradient_accumulation_steps": accumulation,
-                "effective_batch_size": int(config.train_batch_size) * trainer.accelerator.num_processes * accumulation,
+                "effective_batch_size": None
+                if size is None
+                else size * trainer.accelerator.num_processes * accumulation,
             }
             | {key.removeprefix(PREFIX): value for key, value in logs.items() if key.startswith(PREFIX)},
         )

@@ -267,3 +267,20 @@ if __name__ == "__main__":
     logging.disable()
     with fake_state_tracker():
         one_rank()
+
+
+def test_a_value_is_only_reported_where_the_gradient_is_separated_from_noise() -> None:
+    """A true scale of 256, windows of two single samples: the quotient alone would be far below it half of the time."""
+    gradient = np.full(64, 1 / 8)
+    shown = []
+    for seed in range(100):
+        random, smoothed = np.random.default_rng(seed), SmoothedNoise()
+        for _ in range(200):
+            each = gradient + 2 * random.standard_normal((2, 64))
+            norms = float((each**2).sum(1).mean()), float((each.mean(0) ** 2).sum())
+            smoothed = smoothed.with_window(WindowNorms(2, *norms, 1.0))
+        interval = smoothed.interval()
+        assert interval is not None and (interval.value is None or interval.high is not None)
+        if interval.value is not None:
+            shown.append(interval.value)
+    assert len(shown) <= 15, "5 % of the intervals may exclude the truth on that side"
