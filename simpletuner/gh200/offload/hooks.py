@@ -14,6 +14,7 @@ import torch
 from ..errors import GH200Error
 from ..memory.budget import ManagedBudget, managed_budget
 from ..memory.driver import CudaError, DeviceAttribute, Driver, load_driver
+from ..memory.family import ONE_POOL, platform
 from ..memory.hints import cuda_device
 from ..memory.limits import format_size
 from ..memory.residency import places
@@ -187,6 +188,12 @@ def _driver_for(device: int) -> Driver:
     driver = load_driver()
     if not isinstance(driver, Driver):
         raise driver
+    if platform(device).one_pool:
+        raise GH200Error(
+            "managed memory gives nothing on this machine.",
+            why=f"{ONE_POOL}, and nothing beyond it",
+            fix="set gh200_optimizations.managed_memory to off; a smaller model, batch or rank needs less memory",
+        )
     if not driver.device_attribute(DeviceAttribute.CONCURRENT_MANAGED_ACCESS, device):
         raise GH200Error(
             f"managed memory needs a GPU that reads it while the CPU does; {driver.device_name(device)} does not.",

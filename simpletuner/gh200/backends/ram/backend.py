@@ -17,6 +17,7 @@ from .arena import SharedArena
 from .directory import StagedDirectory, listed
 from .invalidation import forget_changed, forget_path
 from .media_paths import StagedPath, from_disk, staged_path
+from .page_cache import PageCacheWindow
 from .registry import staged
 from .sharing import StagerEnded, shared_arena
 from .staging import stage
@@ -42,6 +43,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         self.options = in_memory_options(options)
         self._directory: StagedDirectory | None = None
         self._new_files = NewFiles()
+        self._window: PageCacheWindow | None = None
         if instance_data_dir is not None:
             self._directory = self._staged_or_attached(os.path.abspath(instance_data_dir))
         if (known := staged()) is not None:
@@ -59,6 +61,9 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         # Also where it was staged before, for another backend: the files may have changed since.
         if arena.is_owned:
             self._report_changes(arena)
+        if arena.header.get("page_cache"):
+            prefix = root.rstrip("/") + "/"
+            self._window = PageCacheWindow([prefix + os.fsdecode(name) for name, _ in arena.index.names()])
         return StagedDirectory(arena, root)
 
     @property
@@ -76,7 +81,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """As for a description: another process reads from the disk."""
         self.get_instance_representation()
-        return self.__dict__ | {"_directory": None}
+        return self.__dict__ | {"_directory": None, "_window": None}
 
     def compare_before_reads(self) -> None:
         """From here on nothing is read from RAM that is not the file on disk, in any process that shares it."""
@@ -102,6 +107,7 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
         if (found := self._find(path)) is None:
             read = super().read(filepath, as_byteIO)
             self._report_new(path)
+            self._passed(path)
             return read
         arena, number = found
         data = arena.read(number)
@@ -118,7 +124,13 @@ class GH200InMemoryBackend(upstream.LocalDataBackend):  # type: ignore[misc]
                 pass
         self._report_new(path)
         with from_disk():
-            return super().read_image(filepath, delete_problematic_images)
+            image = super().read_image(filepath, delete_problematic_images)
+        self._passed(path)
+        return image
+
+    def _passed(self, path: str) -> None:
+        if self._window is not None:
+            self._window.passed(path)
 
     def _decoded(self, arena: SharedArena, number: int, filepath: str) -> Any:
         """Images from bytes; audio and video by upstream's own code, from a path that leads to the bytes in RAM."""

@@ -181,7 +181,7 @@ def bytes_for_all(files: Sequence[SourceFile]) -> int:
 def estimated_bytes(files: Sequence[SourceFile], codec: Codec) -> int:
     """What they take compressed. A single file must fit as it is: reading it back makes it whole again."""
     largest = max((file.size for file in files), default=0)
-    return max(largest, _buffer_bytes(largest) + int(bytes_for_all(files) * _estimated_ratio(files, codec)))
+    return max(largest, _buffer_bytes(largest) + int(bytes_for_all(files) * estimated_ratio(files, codec)))
 
 
 def _alignment(size: int) -> int:
@@ -231,7 +231,7 @@ def _sample(source: int, size: int) -> bytes:
     return os.pread(source, SAMPLE_BYTES, max(0, (size - SAMPLE_BYTES) // 2))
 
 
-def _estimated_ratio(files: Sequence[SourceFile], codec: Codec) -> float:
+def estimated_ratio(files: Sequence[SourceFile], codec: Codec) -> float:
     """Stored bytes per byte, judged by samples of some files, weighted by size."""
     step = max(1, len(files) // _SAMPLED_FILES)
     before = after = 0.0

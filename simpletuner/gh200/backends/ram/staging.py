@@ -18,6 +18,7 @@ from ...errors import GH200Error, printable
 from ...memory.limits import Limit, format_size, memory_limits, over_limit
 from ...memory.numa import keep_to_cpu_memory
 from ...runtime import STAGED, current
+from . import page_cache
 from .arena import SharedArena, create_arena
 from .budget import StagingBudget
 from .codecs import Codec, load_codec
@@ -65,6 +66,7 @@ class CopyJob:
     stop: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
     bytes_read: int = 0
+    page_cache: bool = False
 
     def next_number(self) -> int | None:
         """The next file to stage; None at the end."""
@@ -141,11 +143,13 @@ def _stage(dataset: str, root: str | os.PathLike[str], options: InMemory) -> Sha
             why="; ".join(map(printable, listing.problems)) or "the directory holds no files besides caches",
             fix="check instance_data_dir",
         )
-    limit = check_limits(dataset, listing, options, codec)
+    on_disk = page_cache.is_better(listing.files, codec)
+    limit = memory_limits()[0] if on_disk else check_limits(dataset, listing, options, codec)
     rows: list[Row | None] = [None] * len(listing.files)
     budget = StagingBudget(limit, lambda: memory_limits()[0])
     job = CopyJob(dataset, listing, options, codec, budget, rows, iter(range(len(rows))), list(listing.problems))
-    if options.on_limit == "disk" and listing.bytes > limit.bytes:
+    job.page_cache = on_disk
+    if on_disk or (options.on_limit == "disk" and listing.bytes > limit.bytes):
         job.numbers, job.left_out = iter(()), list(range(len(rows)))
     count = min(options.workers, len(listing.files))
     segments = [MemorySegment(number) for number in range(min(count, _MOST_SEGMENTS))]
@@ -205,11 +209,17 @@ def _arena_of(job: CopyJob, segments: list[int]) -> SharedArena:
     rows = [row for row, _ in in_order]
     numbers = {old: new for new, (_, old) in enumerate(in_order)}
     names = [(name, numbers.get(old, NOT_STAGED)) for name, old in job.listing.names]
-    more = {"block": BLOCK_BYTES, "bytes": sum(row.size for row in rows)}
+    more = {"block": BLOCK_BYTES, "bytes": sum(row.size for row in rows), "page_cache": job.page_cache}
     return create_arena(job.listing.root, job.codec.name if job.codec else None, rows, names, segments, more)
 
 
 def _report(job: CopyJob, seconds: float) -> None:
+    if job.page_cache:
+        logger.info(
+            "(id=%s) Not staged: %s. They are read ahead, and dropped from the page cache once they were read.",
+            *(job.dataset, page_cache.WHY),
+        )
+        return
     rows = [row for row in job.rows if row is not None]
     size, stored = sum(row.size for row in rows), sum(row.stored for row in rows)
     logger.info(
