@@ -21,7 +21,8 @@ streams, copies, pinned memory) above a strict runtime and driver, with kernels 
   --page-kb N       4 or 64, the size of managed pages (default 64)
   --fail-every N    every Nth call of the driver (cu...) fails with CUDA_ERROR_UNKNOWN; torch's own (cuda...) do not
   --report FILE     every process that used the GPU appends one line of JSON when it ends: calls, violations, copies,
-                    synchronisations, launches nobody handled, what was left
+                    synchronisations, launches nobody handled, what was left; faults, evictions and
+                    bytes over the link by direction and cause, in all and per optimizer step
   --help            this text
 
 Set for single runs in the environment: CUDA_VISIBLE_DEVICES works as ever; CUDA_SIM_PAGE_CACHE=BYTES of HBM are page
@@ -31,7 +32,7 @@ take gloo where it is asked for NCCL; CUDA_SIM_RANDOM=cpu draws from the CPU's g
 one is meant, to compare a run with one on the CPU; CUDA_SIM_FAIL=NAME with CUDA_SIM_FAIL_AFTER, CUDA_SIM_FAIL_TIMES and
 CUDA_SIM_FAIL_CODE lets one function fail; CUDA_SIM_VERSION=12090 is an older driver.
 
-Not played: speed, asynchrony, page faults of the GPU, NCCL, CUDA graphs, compiled and Triton kernels.
+Not played: speed, asynchrony, NCCL, CUDA graphs, compiled and Triton kernels.
 
   tests/cuda_sim/run.sh --devices 2 .venv/bin/python -c "import torch; print(torch.ones(3, device='cuda:1'))"
 HELP

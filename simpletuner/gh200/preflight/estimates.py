@@ -11,6 +11,7 @@ from ..errors import GH200Error
 from ..telemetry.reader import read_directory
 from .config import gb
 from .memory_estimate import Length, Memory, checkpoints_of, free_disk, shortage_of
+from .offload_estimate import offload_of
 from .report import Report
 from .samples import Samples
 from .window_check import WindowBound
@@ -89,6 +90,11 @@ def _memory(report: Report, config: Mapping[str, Any], needs: Needs) -> None:
         kind, text = shortage_of(memory, config, needs.gpu) if needs.managed == "off" else (None, "")
         if kind:
             report.add(kind, f"memory of the GPU: {text}")
+        kind, text = offload_of(needs.managed, memory, config, needs.gpu, needs.available)
+        if kind:
+            report.add(kind, f"managed_memory: {text}")
+        elif text:
+            report.show("offload", text)
     taken = f"datasets {gb(needs.staged)}, latents about {gb(needs.latents)} where cached"
     report.show("RAM", f"{taken}; {gb(needs.available)} can be used")
 

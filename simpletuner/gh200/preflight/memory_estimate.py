@@ -49,22 +49,27 @@ class Length:
 
 
 def memory_of(weights: Weights, config: Mapping[str, Any]) -> Memory:
-    """Adam-like optimizers keep two values per trained one, in the precision of their name."""
-    optimizer = str(config.get("optimizer", ""))
-    state = 2 * (_HALF if "bf16" in optimizer else _WHOLE)
+    """Adam-like optimizers keep two values per trained one, in the precision of what they train or of their name."""
     lora = str(config.get("model_type", "full")).lower() == "lora"
     rank = int(number(config.get("lora_rank")) or 16)
     trained = weights.adapted * rank if lora else weights.trained
     bits = [int(found) for found in _BITS.findall(str(config.get("base_model_precision", "")))] if lora else []
     base = weights.trained * min([8 * _HALF, *bits]) // 8
-    trainable = trained * (_WHOLE if lora else _HALF)
-    ema = trained * _HALF if truth(config.get("use_ema")) else 0
+    element = _WHOLE if lora or is_fp32(config) else _HALF
+    state = 2 * (_HALF if "bf16" in str(config.get("optimizer", "")) else element)
+    trainable = trained * element
+    ema = trained * element if truth(config.get("use_ema")) else 0
     return Memory(
-        weights=base + (trainable if lora else 0),
+        weights=base + trainable if lora else trainable,
         gradients=trainable,
         optimizer=trained * state + ema,
         checkpoint=trainable + trained * state + ema,
     )
+
+
+def is_fp32(config: Mapping[str, Any]) -> bool:
+    """Whether weights, and with them gradients, optimizer state and EMA, have 4 bytes a parameter."""
+    return str(config.get("mixed_precision") or "bf16").lower() in ("no", "fp32")
 
 
 def estimate_of(config: Mapping[str, Any], upstream: Upstream | None, environ: Mapping[str, str]) -> Memory | None:
@@ -90,16 +95,21 @@ def gpu_memory(environ: Mapping[str, str]) -> int:
 
 def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Kind | None, str]:
     """("problems" or "warnings", what is missing on the GPU), or nothing. Weights alone are certain, the rest is an estimate."""
-    if not gpu or memory.known <= gpu or any(_is_set(config.get(key)) for key in _ELSEWHERE):
+    if not gpu or memory.known <= gpu or splits_weights(config):
         return None, ""
     certain = memory.weights > gpu
     need = memory.weights if certain else memory.known
     return (
         "problems" if certain else "warnings",
         f"the {'weights' if certain else 'weights, gradients and optimizer'} take about {gb(need)}, the GPU has "
-        f'{gb(gpu)}; set "gh200_optimizations.managed_memory" to "all", base_model_precision to a smaller one, '
+        f'{gb(gpu)}; set "gh200_optimizations.managed_memory" to "auto", base_model_precision to a smaller one, '
         'or model_type to "lora"',
     )
+
+
+def splits_weights(config: Mapping[str, Any]) -> bool:
+    """Whether a key of SimpleTuner's keeps part of the weights away from this GPU."""
+    return any(_is_set(config.get(key)) for key in _ELSEWHERE)
 
 
 def _is_set(value: object) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..config.schema import Settings
 
 _KEY = "gh200_optimizations.managed_memory"
-_OFFLOAD = "state"
+_OFFLOAD = "auto"
 
 
 def with_chosen_offload(settings: Settings, config: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:

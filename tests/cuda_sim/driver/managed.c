@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "traffic.h"
+
 
 typedef struct {
     address_t address;
@@ -21,11 +23,11 @@ typedef struct {
 static arrivals_t arrivals_on[MAX_DEVICES];
 static uint64_t clock_ticks;
 static size_t pages_on[MAX_DEVICES];
-static unsigned long evictions, faults_of_cpu;
+static unsigned long faults_of_cpu;
 static struct sigaction previous_handler;
 
 size_t managed_bytes_on(int device) { return pages_on[device] * settings.page_bytes; }
-unsigned long evicted_pages(void) { return evictions; }
+unsigned long evicted_pages(void) { return traffic.evictions; }
 unsigned long cpu_faults(void) { return faults_of_cpu; }
 
 size_t page_of(const allocation_t *managed, address_t address) {
@@ -49,6 +51,7 @@ void place_on_host(allocation_t *managed, size_t index) {
     if (page->place >= 0) {
         pages_on[page->place]--;
         let_cpu_reach(managed, index, 1);
+        count_link(TO_HOST, BY_MIGRATION, settings.page_bytes);
     }
     page->place = ON_HOST;
 }
@@ -121,7 +124,7 @@ static int evict_oldest(int device) {
         size_t index = page_of(owner, oldest.address);
         if (owner->pages[index].place != device || owner->pages[index].arrival != oldest.arrival) continue;
         place_on_host(owner, index);
-        evictions++;
+        traffic.evictions++;
         return 1;
     }
     return 0;
@@ -141,6 +144,7 @@ void place_on_device(allocation_t *managed, size_t index, int device) {
         return;
     }
     if (page->place == NOWHERE) managed->unpopulated--;
+    else count_link(TO_DEVICE, BY_MIGRATION, settings.page_bytes);
     if (page->place >= 0) pages_on[page->place]--;
     page->place = (int8_t)device;
     page->arrival = ++clock_ticks;
@@ -182,13 +186,32 @@ static int stays_where_it_is(const page_t *page, int device) {
     return page->preferred == page->place || (page->accessed_by_devices >> device & 1);
 }
 
-void touch_from_device(allocation_t *managed, address_t start, size_t bytes, int device) {
+/* Bytes of a range that lie in one page. */
+static size_t overlap(const allocation_t *managed, size_t page, address_t start, size_t bytes) {
+    address_t first = address_of(managed, page), last = first + settings.page_bytes;
+    address_t from = start > first ? start : first, to = start + bytes < last ? start + bytes : last;
+    return to > from ? (size_t)(to - from) : 0;
+}
+
+static void count_remote(size_t bytes, int access) {
+    if (access & READS) count_link(TO_DEVICE, BY_REMOTE_ACCESS, bytes);
+    if (access & WRITES) count_link(TO_HOST, BY_REMOTE_ACCESS, bytes);
+}
+
+void touch_from_device(allocation_t *managed, address_t start, size_t bytes, int device, int access) {
     size_t first = page_of(managed, start), last = page_of(managed, start + (bytes ? bytes - 1 : 0));
     settle_first_touches(managed, first, last - first + 1);
     for (size_t i = first; i <= last; i++) {
         page_t *page = &managed->pages[i];
-        if (!stays_where_it_is(page, device)) place_on_device(managed, i, device);
-        else if (page->place == NOWHERE) place_on_host(managed, i);
+        if (!stays_where_it_is(page, device)) {
+            if (page->place == NOWHERE) traffic.populated++;
+            else traffic.faults++;
+            place_on_device(managed, i, device);
+        } else if (page->place == NOWHERE) {
+            traffic.populated++;
+            place_on_host(managed, i);
+        }
+        if (page->place == ON_HOST) count_remote(overlap(managed, i, start, bytes), access);
     }
 }
 
@@ -199,4 +222,11 @@ size_t bytes_on(const allocation_t *managed, address_t start, size_t bytes, int 
         found += is_there || (place == ON_HOST && managed->pages[i].place == NOWHERE);
     }
     return found * settings.page_bytes;
+}
+
+size_t bytes_within_on_host(const allocation_t *managed, address_t start, size_t bytes) {
+    size_t first = page_of(managed, start), last = page_of(managed, start + bytes - 1), found = 0;
+    for (size_t i = first; i <= last; i++)
+        if (managed->pages[i].place < 0) found += overlap(managed, i, start, bytes);
+    return found;
 }

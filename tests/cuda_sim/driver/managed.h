@@ -23,13 +23,15 @@ void place_on_host(allocation_t *managed, size_t page);
 void place_on_device(allocation_t *managed, size_t page, int device);
 
 /* The GPU reads or writes: its pages come to it, unless advice says that it reaches them where they are. */
-void touch_from_device(allocation_t *managed, address_t start, size_t bytes, int device);
+void touch_from_device(allocation_t *managed, address_t start, size_t bytes, int device, int access);
 /* Pages the CPU has touched since get the place they would have got then. */
 void settle_first_touches(allocation_t *managed, size_t first, size_t count);
 void settle_all_first_touches(void);
 
 size_t managed_bytes_on(int device);
 size_t bytes_on(const allocation_t *managed, address_t start, size_t bytes, int place);
+/* As bytes_on, but only what of the first and last page is inside the range. */
+size_t bytes_within_on_host(const allocation_t *managed, address_t start, size_t bytes);
 /* Frees HBM for memory that cannot move; whatever is left over does not fit. */
 void evict_for(int device, size_t bytes_needed);
 

@@ -38,7 +38,7 @@ result_t pointer_attribute(void *value, int attribute, address_t pointer);
 result_t runtime_pointer_attributes(pointer_attributes_t *out, const void *pointer);
 
 /* Where a kernel on `device` finds a range; NULL, after a violation, where a real one would fault. */
-char *kernel_view(address_t start, size_t bytes, int device);
+char *kernel_view(address_t start, size_t bytes, int device, int access);
 
 size_t bytes_left(memory_kind_t kind, api_t owner);
 size_t device_bytes_peak(int device);

@@ -5,7 +5,7 @@
 #include "managed.h"
 #include "memory.h"
 
-char *kernel_view(address_t start, size_t bytes, int device) {
+char *kernel_view(address_t start, size_t bytes, int device, int access) {
     allocation_t *found = find_allocation(start);
     if (!found) {
         if (is_coherent() && is_mapped(start, bytes)) return (char *)(uintptr_t)start;
@@ -24,7 +24,7 @@ char *kernel_view(address_t start, size_t bytes, int device) {
         violation("a kernel reads another device's memory without peer access");
         return NULL;
     }
-    if (found->kind == MANAGED_MEMORY) touch_from_device(found, start, bytes, device);
+    if (found->kind == MANAGED_MEMORY) touch_from_device(found, start, bytes, device, access);
     return found->view + (start - found->base);
 }
 

@@ -14,6 +14,7 @@
 #include "handles.h"
 #include "managed.h"
 #include "memory.h"
+#include "traffic.h"
 #include "transfers.h"
 
 static unsigned long launches;
@@ -96,6 +97,8 @@ static void put_report(FILE *out) {
     put_copies(out);
     fprintf(out, ", \"synchronisations\": %lu, \"unhandled_launches\": %lu", synchronisations(), launches);
     fprintf(out, ", \"evicted_pages\": %lu, \"cpu_faults\": %lu", evicted_pages(), cpu_faults());
+    fprintf(out, ", \"traffic\": ");
+    put_traffic(out);
     fprintf(out, ", \"system_bytes_moved_to_hbm\": %zu, \"system_prefetches_without_effect\": %lu",
             system_bytes_moved_to_hbm(), system_prefetches_without_effect());
     fprintf(out, ", \"device_bytes_peak\": [");

@@ -133,10 +133,10 @@ API result_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *count, 
 }
 
 /* For the CPU code that plays kernels: where the bytes of a range are, as a kernel on `device` would reach them. */
-API void *cuda_sim_kernel_view(address_t start, size_t bytes, int device) {
+API void *cuda_sim_kernel_view(address_t start, size_t bytes, int device, int access) {
     static entry_t entry = {.name = "kernel", .needs = ANY_THREAD};
     result_t bad = enter_call(&entry, RUNTIME_API);
-    void *view = bad ? NULL : kernel_view(start, bytes, device);
+    void *view = bad ? NULL : kernel_view(start, bytes, device, access);
     leave_call(view ? OK : ILLEGAL_ADDRESS, "kernel", "pointer=%llx bytes=%zu device=%d", start, bytes, device);
     return view;
 }

@@ -7,6 +7,7 @@
 #include "contexts.h"
 #include "handles.h"
 #include "managed.h"
+#include "traffic.h"
 
 enum { HOST_SIDE, DEVICE_SIDE, MANAGED_SIDE, SIDES };
 
@@ -75,6 +76,19 @@ static void count_copy(const end_t *to, const end_t *from, size_t bytes) {
     of->bytes += bytes;
 }
 
+/* Of a range, what is not in HBM. */
+static size_t bytes_with_the_cpu(const end_t *end, address_t start, size_t bytes) {
+    if (end->side == DEVICE_SIDE) return 0;
+    return end->side == HOST_SIDE ? bytes : bytes_within_on_host(end->allocation, start, bytes);
+}
+
+/* Two ends that both lie partly with the CPU: a copy inside one memory does not cross the link. */
+static void count_crossing(const end_t *to, address_t to_start, const end_t *from, address_t from_start, size_t bytes) {
+    size_t source = bytes_with_the_cpu(from, from_start, bytes), target = bytes_with_the_cpu(to, to_start, bytes);
+    if (source > target) count_link(TO_DEVICE, BY_COPY, source - target);
+    else count_link(TO_HOST, BY_COPY, target - source);
+}
+
 result_t copy(address_t to, address_t from, size_t bytes, int kind, const void *stream) {
     result_t bad = check_stream(stream, NULL);
     if (bad || !bytes) return bad;
@@ -83,6 +97,7 @@ result_t copy(address_t to, address_t from, size_t bytes, int kind, const void *
     if ((bad = check_kind(kind, &target, &source))) return bad;
     memmove(target.bytes, source.bytes, bytes);
     count_copy(&target, &source, bytes);
+    count_crossing(&target, to, &source, from, bytes);
     return OK;
 }
 
@@ -90,7 +105,7 @@ result_t copy(address_t to, address_t from, size_t bytes, int kind, const void *
 static result_t find_filled(address_t to, size_t bytes, const void *stream, char **out) {
     result_t bad = check_stream(stream, NULL);
     if (bad) return bad;
-    *out = kernel_view(to, bytes, current_device());
+    *out = kernel_view(to, bytes, current_device(), WRITES);
     return *out ? OK : INVALID_VALUE;
 }
 

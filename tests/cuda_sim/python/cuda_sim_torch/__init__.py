@@ -16,10 +16,11 @@ def install() -> None:
             f"torch {torch.__version__} was built without CUDA, and the simulated GPU plays beneath torch's CUDA code; "
             "use the environment that scripts/setup.sh makes"
         )
-    from . import memory, ranks, registry
+    from . import memory, ranks, registry, traffic
 
     memory.find_library()
     registry.register_kernels()
+    traffic.count_by_step()
     # Their kernels are compiled ones that no CPU code can stand for.
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_flash_sdp(False)

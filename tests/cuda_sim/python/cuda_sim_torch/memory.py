@@ -8,6 +8,7 @@ from functools import cache
 import torch
 
 CPU = torch.device("cpu")
+READS, WRITES = 1, 2
 
 
 @cache
@@ -20,7 +21,7 @@ def find_library() -> ctypes.CDLL:
         raise RuntimeError(
             "the simulated GPU's library is not preloaded; start the program with tests/cuda_sim/run.sh"
         ) from None
-    view.argtypes = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int]
+    view.argtypes = [ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int, ctypes.c_int]
     view.restype = ctypes.c_void_p
     return library
 
@@ -35,20 +36,20 @@ def _extent(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def kernel_address(tensor: torch.Tensor, extent: int) -> int:
+def kernel_address(tensor: torch.Tensor, extent: int, access: int) -> int:
     """Where a kernel finds a CUDA tensor's bytes; the simulated device checks the range, and moves managed pages."""
-    address = find_library().cuda_sim_kernel_view(tensor.data_ptr(), extent, tensor.device.index)
+    address = find_library().cuda_sim_kernel_view(tensor.data_ptr(), extent, tensor.device.index, access)
     if address is None:
         raise IllegalAddress(f"simulated GPU: a kernel cannot reach the memory of a tensor on {tensor.device}")
     return int(address)
 
 
-def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The same bytes as a CPU tensor of the same shape and strides."""
+def on_cpu(tensor: torch.Tensor, access: int = READS) -> torch.Tensor:
+    """The same bytes as a CPU tensor of the same shape and strides; `access` is what the kernel does with them."""
     if tensor.numel() == 0:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU)
     extent = _extent(tensor)
-    storage = torch._C._construct_storage_from_data_pointer(kernel_address(tensor, extent), CPU, extent)
+    storage = torch._C._construct_storage_from_data_pointer(kernel_address(tensor, extent, access), CPU, extent)
     seen = torch.empty(0, dtype=tensor.dtype, device=CPU).set_(storage, 0, tensor.shape, tensor.stride())
     if tensor.is_conj():
         seen = seen.conj()
@@ -64,5 +65,5 @@ def to_device(result: torch.Tensor, device: torch.device) -> torch.Tensor:
     made = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=device)
     if result.numel():
         extent = _extent(result)
-        ctypes.memmove(kernel_address(made, extent), result.data_ptr(), extent)
+        ctypes.memmove(kernel_address(made, extent, WRITES), result.data_ptr(), extent)
     return made

@@ -7,12 +7,17 @@ from typing import Any
 
 import torch
 
-from .memory import CPU, on_cpu, to_device
+from .memory import CPU, READS, WRITES, on_cpu, to_device
 from .random_numbers import cpu_generator
 
 CPU_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # CUDA kernels reject CPU tensors beside theirs, but for indices, which they fetch themselves.
 TAKES_CPU_TENSORS = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::_foreach_copy_"})
+
+# In-place operations that do not look at what was there.
+ONLY_WRITES = frozenset(
+    f"aten::{name}" for name in ("zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "_foreach_zero_")
+)
 
 Kernel = Callable[..., Any]
 
@@ -26,23 +31,23 @@ class _Arguments:
         # By the id of the CPU tensor, which has to live as long as its id is used.
         self.pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def convert(self, value: Any) -> Any:
+    def convert(self, value: Any, access: int = READS) -> Any:
         if isinstance(value, torch.Tensor):
-            return self._tensor(value)
+            return self._tensor(value, access)
         if isinstance(value, list | tuple):
-            return [self.convert(item) for item in value]
+            return [self.convert(item, access) for item in value]
         if isinstance(value, torch.device):
             self._meet(value)
             return CPU
         return value
 
-    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _tensor(self, tensor: torch.Tensor, access: int) -> torch.Tensor:
         if tensor.device.type != "cuda":
             if tensor.dim() and not self.takes_cpu_tensors:
                 self._reject(tensor.device)
             return tensor
         self._meet(tensor.device)
-        seen = on_cpu(tensor)
+        seen = on_cpu(tensor, access)
         self.pairs[id(seen)] = (seen, tensor)
         return seen
 
@@ -72,8 +77,16 @@ class _Arguments:
 def _resized(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """An empty `out=` tensor that the CPU's kernel has given the shape of its result."""
     out.resize_(result.shape).as_strided_(result.shape, result.stride())
-    on_cpu(out).copy_(result)
+    on_cpu(out, WRITES).copy_(result)
     return out
+
+
+def _access(argument: torch._C.Argument, operation: str) -> int:
+    """What a kernel does with an argument: an `out=` tensor is only written, an in-place one read and written."""
+    alias = argument.alias_info
+    if alias is None or not alias.is_write:
+        return READS
+    return WRITES if argument.is_out or operation in ONLY_WRITES else READS | WRITES
 
 
 def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
@@ -81,13 +94,15 @@ def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
     schema = operation._schema
     takes_cpu_tensors = schema.name in TAKES_CPU_TENSORS
     draws = any(argument.name == "generator" for argument in schema.arguments)
+    access = {argument.name: _access(argument, schema.name) for argument in schema.arguments}
+    order = list(access.values())
     # Not redispatch(): the dispatcher hands over plain numbers for some tensors, which only a call takes back.
     call = operation._op
 
     def run(*positional: Any, **named: Any) -> Any:
         arguments = _Arguments(takes_cpu_tensors)
-        converted = [arguments.convert(value) for value in positional]
-        options = {name: arguments.convert(value) for name, value in named.items()}
+        converted = [arguments.convert(value, how) for value, how in zip(positional, order, strict=False)]
+        options = {name: arguments.convert(value, access[name]) for name, value in named.items()}
         if draws:
             assert arguments.device is not None
             options["generator"] = cpu_generator(named.get("generator"), arguments.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .memory import on_cpu
+from .memory import WRITES, on_cpu
 from .operation import CPU_KEY, Kernel
 
 aten = torch.ops.aten
@@ -30,7 +30,7 @@ def copy_(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) ->
         aten.copy_.default.redispatch(CPU_KEY, to, source, non_blocking)  # the same code as for any device
     elif to.device == source.device:
         if to.numel():
-            aten.copy_.default.redispatch(CPU_KEY, on_cpu(to), on_cpu(source), non_blocking)
+            aten.copy_.default.redispatch(CPU_KEY, on_cpu(to, WRITES), on_cpu(source), non_blocking)
     else:
         dense = source.to(to.dtype).expand(to.shape).contiguous()
         to.copy_(dense.to(to.device))
