@@ -23,9 +23,10 @@ pytestmark = pytest.mark.timeout(2400)
 
 FORK = ROOT / "build" / "fork"
 WIDE = 128  # channels: a UNet of 63 MB in fp32, so that torch's segments of 2 and 20 MB do not hide anything
-LARGE, STOCK_FAILS, FOR_STATE, FOR_ALL = 4096, 168, 96, 40
+LARGE, STOCK_FAILS, FOR_AUTO, FOR_STATE, FOR_ALL = 4096, 168, 128, 96, 40
 # Below a fifth of the need the default ratio of 5 is the bound, not the GPU.
 STATE = {"managed_memory": "state", "uvm_oversubscription_ratio": 20}
+AUTO = {"managed_memory": "auto", "uvm_oversubscription_ratio": 20}
 ALL = {"managed_memory": "all", "uvm_oversubscription_ratio": 20}
 FULL = {
     "model_type": "full",
@@ -110,6 +111,18 @@ def test_state_is_bit_identical_where_stock_does_not_fit(wide: Wide, stock: Run)
     assert all(max(report["device_bytes_peak"]) < FOR_STATE << 20 for report in wide.reports)
 
 
+def test_auto_is_bit_identical_without_a_fault(wide: Wide, stock: Run) -> None:
+    run = wide.on_gpu("auto", FOR_AUTO, AUTO)
+    assert run.code == 0, run.text[-3000:]
+    assert run.micro_losses() == stock.micro_losses() and results(run) == results(stock)
+    wide.clean()
+    traffic = next(report["traffic"] for report in wide.reports if report["traffic"]["steps"])
+    assert traffic["total"]["faults"] == traffic["total"]["evictions"] == 0, traffic
+    assert "offload plan" in run.text and "s per optimizer step" in run.text
+    kinds = run.end["runtime"]["measured"]["Managed memory"]["kinds"]
+    assert kinds["optimizer state"]["peak_bytes"] > 60 << 20 and "weights" not in kinds
+
+
 @pytest.mark.slow(reason="a full fine-tuning on the simulated device")
 def test_stock_is_out_of_memory_and_says_so(wide: Wide) -> None:
     assert FOR_STATE <= 0.6 * STOCK_FAILS and FOR_ALL <= 0.25 * STOCK_FAILS, "what docs/BEYOND_HBM.md says"
@@ -125,17 +138,21 @@ def test_all_is_bit_identical(wide: Wide, stock: Run) -> None:
     wide.clean()
 
 
-@pytest.mark.slow(reason="six full fine-tunings on the simulated device")
-@pytest.mark.parametrize(("first", "then"), [(None, STATE), (STATE, None), (ALL, STATE)])
+def small(optimizations: Any) -> int:
+    return LARGE if not optimizations else FOR_AUTO if optimizations is AUTO else FOR_STATE
+
+
+@pytest.mark.slow(reason="ten full fine-tunings on the simulated device")
+@pytest.mark.parametrize(("first", "then"), [(None, AUTO), (AUTO, None), (None, STATE), (STATE, None), (ALL, STATE)])
 def test_resume_in_either_direction(wide: Wide, stock: Run, first: Any, then: Any) -> None:
-    begun = wide.on_gpu("begun", FOR_STATE if first else LARGE, first, max_train_steps=2)
+    begun = wide.on_gpu("begun", small(first), first, max_train_steps=2)
     assert begun.code == 0, begun.text[-3000:]
     kept = wide.directory / "runs" / "kept"
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(begun.output, kept)
     run = wide.on_gpu(
         "resumed",
-        FOR_STATE if then else LARGE,
+        small(then),
         then,
         resume="kept",
         cold=False,
@@ -172,7 +189,7 @@ def two_stock(wide: Wide, stock: Run) -> Run:
 
 
 @pytest.mark.slow(reason="three full fine-tunings with two ranks on the simulated device")
-@pytest.mark.parametrize("managed", [STATE, ALL], ids=["state", "all"])
+@pytest.mark.parametrize("managed", [AUTO, STATE, ALL], ids=["auto", "state", "all"])
 def test_two_ranks_on_two_devices(wide: Wide, two_stock: Run, managed: Any) -> None:
     run = wide.on_gpu("two managed", 160, managed, **TWO_RANKS)
     assert run.code == 0, run.text[-3000:]

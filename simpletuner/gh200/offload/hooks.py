@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,8 @@ from ..memory.limits import format_size
 from ..memory.residency import places
 from ..runtime import MANAGED, MANAGED_MEMORY, Run
 from .blocks import Blocks, Kind
-from .overrides import GradientPoolHooks, OffloadTrainerOverrides
+from .overrides import OffloadTrainerOverrides
+from .placement import OffloadPlacement, PlannedOffload
 from .rejections import reject
 from .torch_api import ALLOCATOR_VARIABLES, asks_patched_allocator
 from .torch_pool import TorchPool, check_compiler, check_torch
@@ -35,6 +35,8 @@ KINDS = {
     "optimizer": Kind("optimizer state", on_gpu=False),
     "ema": Kind("EMA", on_gpu=False),
 }
+# A plan puts into managed memory only what stays with the CPU: what prefers the GPU would be evicted.
+PLANNED = {name: Kind(kind.name, on_gpu=False) for name, kind in KINDS.items() if name != "weights"}
 SCRATCH = Kind("optimizer scratch", on_gpu=True)
 
 
@@ -44,7 +46,6 @@ class ManagedMemory:
     def __init__(self, driver: Driver, device: int, budget: ManagedBudget) -> None:
         self._driver, self._device, self.budget = driver, device, budget
         self._pools: dict[str, TorchPool] = {}
-        self._gradients: GradientPoolHooks | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="gh200-managed-memory", daemon=True)
         self._thread.start()
@@ -55,20 +56,13 @@ class ManagedMemory:
         self._pools[name] = TorchPool(blocks, self._device)
         return self._pools[name]
 
-    def of(self, name: str) -> AbstractContextManager[None]:
-        """Allocations of this thread come from the pool of that kind, where it is a target."""
-        pool = self._pools.get(name)
-        return pool.here() if pool is not None else nullcontext()
+    def pool(self, name: str) -> TorchPool | None:
+        """The pool of one kind, where it has one."""
+        return self._pools.get(name)
 
-    def keep_gradients(self, optimizer: Any) -> None:
-        """Moves the gradients of an optimizer into their pool."""
-        pool = self._pools.get("gradients")
-        if pool is None:
-            return
-        self._gradients = self._gradients or GradientPoolHooks(pool)
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._gradients.watch(parameter)
+    def available(self) -> int:
+        """Bytes that the pools may still grow by."""
+        return min(self.budget.limit - self.budget.pools, self.budget.tightest.bytes)
 
     def owns(self, base: int) -> bool:
         """Whether one of the pools made this allocation."""
@@ -140,17 +134,27 @@ def begin_pools(trainer: Any, run: Run) -> None:
     if asked.managed_memory == "all":
         memory.add("all", ALL).everywhere()
     else:
-        for name in asked.managed_memory_targets:
-            memory.add(name, KINDS[name])
-        if "optimizer" in asked.managed_memory_targets:
-            memory.add("scratch", SCRATCH)
-        OffloadTrainerOverrides(trainer, memory)
+        placement = _placement(trainer, memory, asked)
+        OffloadTrainerOverrides(trainer, placement)
         # The weights are copied into those that are there; what is made anew is the optimizer's.
-        run.resuming = partial(memory.of, "optimizer")
+        run.resuming = partial(placement.of, "optimizer")
     run.at_end(memory.close)
     run.measure(MANAGED_MEMORY, memory.report)
     run.report_on(MANAGED, _described(asked.managed_memory, memory))
     logger.info("GH200 managed memory: %s", run.on[MANAGED])
+
+
+def _placement(trainer: Any, memory: ManagedMemory, asked: Any) -> OffloadPlacement:
+    if asked.managed_memory == "auto":
+        for name, kind in PLANNED.items():
+            memory.add(name, kind)
+        memory.add("scratch", SCRATCH)
+        return PlannedOffload(memory, trainer, trainer.accelerator.device)
+    for name in asked.managed_memory_targets:
+        memory.add(name, KINDS[name])
+    if "optimizer" in asked.managed_memory_targets:
+        memory.add("scratch", SCRATCH)
+    return OffloadPlacement(memory, trainer.accelerator.device)
 
 
 def _described(mode: str, memory: ManagedMemory) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..overrides import Overrides, override
+from .step import FEATURE, StreamedStep
 from .torch_pool import TorchPool
 
 if TYPE_CHECKING:
-    from .hooks import ManagedMemory
-
-FEATURE = "managed memory"
+    from .placement import OffloadPlacement
 
 
 class OffloadTrainerOverrides(Overrides):
@@ -18,32 +17,32 @@ class OffloadTrainerOverrides(Overrides):
 
     upstream_class, feature = "Trainer", FEATURE
 
-    def __init__(self, trainer: Any, memory: ManagedMemory) -> None:
+    def __init__(self, trainer: Any, placement: OffloadPlacement) -> None:
         super().__init__()
-        self.trainer, self.memory = trainer, memory
+        self.trainer, self.placement = trainer, placement
         self.install(trainer)
 
     @override
     def move_models(self, *args: Any, **kwargs: Any) -> Any:
-        with self.memory.of("weights"):
+        with self.placement.of("weights"):
             return self.upstream.move_models(*args, **kwargs)
 
     @override
     def init_prepare_models(self, *args: Any, **kwargs: Any) -> Any:
         # What is still on the CPU is moved here. The buckets of several ranks begin here too, but after the first step
         # torch makes them anew, in plain memory.
-        with self.memory.of("weights"):
+        with self.placement.of("weights"):
             result = self.upstream.init_prepare_models(*args, **kwargs)
-        for optimizer in (self.trainer.optimizer, getattr(self.trainer, "sidecar_optimizer", None)):
-            if optimizer is not None:
-                OffloadOptimizerOverrides(optimizer, self.memory)
-                self.memory.keep_gradients(optimizer)
+        optimizers = (self.trainer.optimizer, getattr(self.trainer, "sidecar_optimizer", None))
+        self.placement.prepare([optimizer for optimizer in optimizers if optimizer is not None])
         return result
 
     @override
     def init_ema_model(self, *args: Any, **kwargs: Any) -> Any:
-        with self.memory.of("ema"):
-            return self.upstream.init_ema_model(*args, **kwargs)
+        with self.placement.of("ema"):
+            result = self.upstream.init_ema_model(*args, **kwargs)
+        self.placement.prepare_ema(getattr(self.trainer, "ema_model", None))
+        return result
 
 
 class OffloadOptimizerOverrides(Overrides):
@@ -51,37 +50,56 @@ class OffloadOptimizerOverrides(Overrides):
 
     upstream_class, feature = "Optimizer", FEATURE
 
-    def __init__(self, optimizer: Any, memory: ManagedMemory) -> None:
+    def __init__(self, optimizer: Any, placement: OffloadPlacement) -> None:
         super().__init__()
-        self.optimizer, self.memory = optimizer, memory
+        self.optimizer, self.placement = optimizer, placement
+        self.raw = getattr(optimizer, "optimizer", optimizer)
+        self.streamed: StreamedStep | None = None
         self.install(optimizer)
 
     @override
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        with self.memory.of("optimizer" if self._has_more_to_make() else "scratch"):
+        if not self._steps():
             return self.upstream.step(*args, **kwargs)
+        self.placement.before_step()
+        if self.streamed is not None and not args and not kwargs:
+            return self.streamed.step(self.upstream.step)
+        with self.placement.of("optimizer" if self._has_more_to_make() else "scratch"):
+            return self.upstream.step(*args, **kwargs)
+
+    def _steps(self) -> bool:
+        """Inside an accumulation window a prepared optimizer does nothing."""
+        gradients = getattr(self.optimizer, "gradient_state", None)
+        return gradients is None or bool(gradients.sync_gradients)
 
     def _has_more_to_make(self) -> bool:
         """Some parameter that will be stepped has no state yet."""
-        state = self.optimizer.state
+        state = self.raw.state
         return any(
             parameter.grad is not None and parameter not in state
-            for group in self.optimizer.param_groups
+            for group in self.raw.param_groups
             for parameter in group["params"]
         )
 
 
 class GradientPoolHooks:
-    """Backward makes a gradient in its own thread and memory; as soon as it is whole it moves into the pool."""
+    """Backward makes a gradient in its own thread and memory; as soon as it is complete it moves into the pool."""
 
     def __init__(self, pool: TorchPool) -> None:
         self._pool = pool
         self._moved: dict[int, int] = {}
+        self._handles: list[Any] = []
 
     def watch(self, parameter: Any) -> None:
         """Registers the hook of one parameter."""
         if parameter.requires_grad and parameter.is_cuda:
-            parameter.register_post_accumulate_grad_hook(self._accumulated)
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._accumulated))
+
+    def stop(self) -> None:
+        """From the next window on gradients stay where backward makes them."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
 
     def _accumulated(self, parameter: Any) -> None:
         gradient = parameter.grad

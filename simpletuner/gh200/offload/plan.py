@@ -83,9 +83,9 @@ class DoesNotFit:
     missing: int
 
 
-def bucket_bytes(need: Need, hbm: int) -> int:
+def bucket_bytes(largest: int, hbm: int) -> int:
     """State bytes of one bucket: two of them are the staging memory."""
-    return max(need.largest, min(LARGEST_BUCKET, max(SMALLEST_BUCKET, hbm // BUCKET_SHARE)))
+    return max(largest, min(LARGEST_BUCKET, max(SMALLEST_BUCKET, hbm // BUCKET_SHARE)))
 
 
 def make_plan(need: Need, capacity: Capacity) -> Plan | DoesNotFit:
@@ -111,7 +111,7 @@ def _placed(need: Need, capacity: Capacity, away: set[str]) -> Plan:
     stepped = STREAMED if need.streamable else REMOTE
     elsewhere = {GRADIENTS: REMOTE, OPTIMIZER: stepped, EMA: STREAMED}
     places = {kind: elsewhere[kind] if kind in away else HBM for kind in KINDS}
-    bucket = bucket_bytes(need, capacity.hbm) if away else 0
+    bucket = bucket_bytes(need.largest, capacity.hbm) if away else 0
     resident = sum(need.of(kind) for kind in KINDS if kind not in away)
     # The pass is over when the optimizer steps, so its scratch memory takes the place of activations.
     hbm = resident + 2 * bucket + max(need.activations, 0 if places[OPTIMIZER] == STREAMED else need.scratch)
@@ -170,8 +170,7 @@ def possible_changes(need: Need, *, checkpointing: bool, whole: bool, bf16_state
         need = replace(need, optimizer=need.optimizer // 2, largest=need.largest // 2)
         yield Change('set optimizer to "adamw_bf16"', need)
     if whole:
-        halves = {kind: need.of(kind) // 2 for kind in (WEIGHTS, GRADIENTS, EMA)}
-        need = replace(need, **halves)
+        need = replace(need, weights=need.weights // 2, gradients=need.gradients // 2, ema=need.ema // 2)
         yield Change('set mixed_precision to "bf16"', need)
     need = replace(need, weights=need.weights // 2, gradients=need.gradients // 2)
     yield Change("set musubi_blocks_to_swap to half of the model's blocks, or ramtorch to true", need)

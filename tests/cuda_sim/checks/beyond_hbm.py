@@ -113,7 +113,8 @@ def check_state_and_all_give_the_bits_of_stock() -> None:
         assert states and all(map(managed, states)), mode
         assert all(map(managed, trainer.ema)), mode
         report = kinds(run)
-        assert all(kind["bytes"] > 0 for kind in report.values()), report
+        # The step of this optimizer goes in buckets, whose scratch memory is plain.
+        assert all(kind["bytes"] > 0 for name, kind in report.items() if name != "optimizer scratch"), report
         end()
     assert current() is None
 
@@ -215,13 +216,13 @@ def check_what_machine_and_cgroup_have_free_is_a_bound_that_is_looked_at_again()
     memory = run.measured["Managed memory"].__self__  # type: ignore[attr-defined]
     with limits(70 * MB):
         run.managed.look()
-        with memory.of("optimizer"):
+        with memory.pool("optimizer").here():
             tensors = [torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)]
             # Until the next look the block counts as taken; it was never touched, so the next look finds it free again.
             tensors.append(torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE))
     with limits(5 * MB):
         run.managed.look()
-        with memory.of("optimizer"):
+        with memory.pool("optimizer").here():
             out_of_memory()
     ((why, _),) = kinds(run)["optimizer state"]["rejected"].items()
     assert "free memory of this check: 5.2 MB" in why, why
