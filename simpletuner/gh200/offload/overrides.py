@@ -88,18 +88,21 @@ class GradientPoolHooks:
     def __init__(self, pool: TorchPool) -> None:
         self._pool = pool
         self._moved: dict[int, int] = {}
-        self._handles: list[Any] = []
+        self._watched: list[tuple[Any, Any]] = []
 
     def watch(self, parameter: Any) -> None:
         """Registers the hook of one parameter."""
         if parameter.requires_grad and parameter.is_cuda:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._accumulated))
+            handle = parameter.register_post_accumulate_grad_hook(self._accumulated)
+            self._watched.append((parameter, handle))
 
     def stop(self) -> None:
-        """From the next window on gradients stay where backward makes them."""
-        for handle in self._handles:
+        """Gradients leave the pool, and stay where backward makes them from now on."""
+        for parameter, handle in self._watched:
             handle.remove()
-        self._handles.clear()
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
+        self._watched.clear()
 
     def _accumulated(self, parameter: Any) -> None:
         gradient = parameter.grad
