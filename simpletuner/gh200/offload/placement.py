@@ -99,11 +99,13 @@ class PlannedOffload(OffloadPlacement):
         self.plan: Plan | None = None
 
     def of(self, kind: str) -> AbstractContextManager[None]:
+        """The pool of a kind that the plan has in CPU memory."""
         if self.plan is None or self.plan.places.get(kind, HBM) == HBM:
             return nullcontext()
         return super().of(kind)
 
     def prepare(self, optimizers: list[Any]) -> None:
+        """The first plan: the weights are there, activations are estimated."""
         self._optimizers = [OffloadOptimizerOverrides(optimizer, self) for optimizer in optimizers]
         self._static = torch.cuda.memory_allocated(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -111,6 +113,7 @@ class PlannedOffload(OffloadPlacement):
         self._follow(self._planned(self._need(int(ACTIVATION_SHARE * capacity.hbm)), capacity))
 
     def prepare_ema(self, ema: Any) -> None:
+        """The EMA step, in buckets wherever EMA is."""
         if ema is not None and self.plan is not None:
             away = self.plan.places[EMA] != HBM
             # In HBM too it is stepped in buckets: its temporary would have the model's size.
