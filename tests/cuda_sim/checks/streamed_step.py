@@ -119,7 +119,7 @@ def begun(trainer: Trainer, mode: str = "auto", **optimizations: Any) -> Run:
     settings = read_settings({"gh200_optimizations": values}, {})
     run = begin_memory_run(CacheOptions.from_settings(settings), settings)
     run.hints.settle_on(DEVICE)
-    hooks.begin(trainer, run)
+    hooks.begin_pools(trainer, run)
     trainer.begin()
     return run
 
