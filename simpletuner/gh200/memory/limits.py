@@ -15,7 +15,8 @@ _LARGEST_HEADROOM = 8 * GB
 # cgroup v1 writes "no limit" as a number near 2**63.
 _UNLIMITED = 1 << 60
 
-LimitKind = Literal["machine", "cgroup", "operator"]
+# "control group" is a value in diagnostic reports since v1.
+LimitKind = Literal["machine", "control group", "operator"]
 
 
 class OverMemoryLimit(GH200Error):
@@ -78,7 +79,7 @@ def memory_limits(
     limits = [Limit("machine", "free memory of the machine (MemAvailable, less headroom)", max(0, free - headroom))]
     for group in cgroups(proc, cgroup):
         available = max(0, group.free_bytes - min(headroom, group.free_bytes // 10))
-        limits.append(Limit("cgroup", f"memory limit of the cgroup {group.name} (less headroom)", available))
+        limits.append(Limit("control group", f"memory limit of the cgroup {group.name} (less headroom)", available))
     if memory_limit_gb is not None:
         limits.append(Limit("operator", "in_memory.memory_limit_gb", int(memory_limit_gb * GB)))
     return sorted(limits, key=lambda limit: limit.bytes)

@@ -357,7 +357,7 @@ def test_what_a_cgroup_leaves_is_found_by_kind(tmp_path: Path) -> None:
     renamed = tuple(
         replace(limit, name="?", bytes=5) if limit.kind == "machine" else limit for limit in facts.host.rooms
     )
-    group = min(limit.bytes for limit in facts.host.rooms if limit.kind == "cgroup")
+    group = min(limit.bytes for limit in facts.host.rooms if limit.kind == "control group")
     findings = run_checks(replace(facts, host=replace(facts.host, rooms=renamed)))
     (check,) = [finding for finding in findings if finding.id == "cgroup_memory"]
     assert f"a run may take {gb(group)}" in check.message

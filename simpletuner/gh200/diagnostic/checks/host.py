@@ -134,7 +134,7 @@ def cgroup_memory(facts: Facts) -> Result:
     if not groups:
         return Result(PASS, "no limit")
     tightest = min(groups, key=lambda group: group.limit_bytes - group.used_bytes)
-    limits = [limit.bytes for limit in facts.host.rooms if limit.kind == "cgroup"]
+    limits = [limit.bytes for limit in facts.host.rooms if limit.kind == "control group"]
     available = min(limits, default=tightest.limit_bytes - tightest.used_bytes)
     limit, used = gb(tightest.limit_bytes), gb(tightest.used_bytes)
     shown = f"{tightest.name} is limited to {limit}, {used} used; a run may take {gb(available)}"
