@@ -1,4 +1,4 @@
-"""Computes the bucket of each size with upstream's own classes; run in the fork, prints JSON."""
+"""Computes the bucket of each size, its crop and what is cropped, with upstream's own classes; run in the fork, prints JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def main() -> None:
         for size in request["sizes"]:
             sample = TrainingSample(None, name, image_metadata={"original_size": tuple(size)}, model=Namespace(
                 MAXIMUM_CANVAS_SIZE=None, get_transforms=lambda: None))  # fmt: skip
-            found.append(str(sample.prepare().aspect_ratio))
+            aspect = str(sample.prepare().aspect_ratio)
+            found.append([aspect, [int(edge) for edge in (*sample.target_size, *sample.intermediary_size)]])
         answers.append(found)
     print(json.dumps(answers))
 

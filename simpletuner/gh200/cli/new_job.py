@@ -16,10 +16,12 @@ from ..config.blocks import loaded_values
 from ..diagnostic.gpu import read_gpus
 from ..diagnostic.machine import Machine
 from ..errors import GH200Error
-from ..memory.limits import format_size, memory_limits
+from ..memory.limits import format_size
 from ..new_job.captions import with_captions
+from ..new_job.contact_sheet import contact_sheet
 from ..new_job.decisions import Job, JobOptions, TargetMachine, choose
 from ..new_job.images import ImageDirectory, look_at
+from ..new_job.left_out import left_out_lines, reject_most_left_out
 from ..new_job.model import choose_model
 from ..new_job.write import JOBS, NameTaken, free_name, needs_links, write_job
 from ..preflight.check import preflight
@@ -98,6 +100,7 @@ def _make(options: argparse.Namespace) -> int:
     directory, left = _captioned(directory, options.caption) if why_links else (directory, [])
     machine = _machine(upstream)
     _reject(options, directory, machine)
+    reject_most_left_out(directory, left)
     while True:
         name = free_name(root, options.name, options.directory)
         wishes = JobOptions(
@@ -107,7 +110,7 @@ def _make(options: argparse.Namespace) -> int:
         job = choose(directory, data, model, machine, wishes, root)
         links = {image: directory.captions.get(image, "") for image in directory.usable} if why_links else None
         try:
-            path = write_job(root, name, job.config, links, directory)
+            path = write_job(root, name, job.config, links, directory, contact_sheet(directory, job.rules))
         except NameTaken:
             # Another one took it since. A name that was asked for is rejected, one of ours is chosen again.
             if options.name is None:
@@ -165,7 +168,6 @@ def _machine(upstream: Upstream) -> TargetMachine:
     return TargetMachine(
         (gpus.usable or len(gpus.devices)) if gpus.least_memory else 0,
         gpus.least_memory,
-        min(limit.bytes for limit in memory_limits()),
         len(os.sched_getaffinity(0)),
         next((name for name in ("simpletuner", "tensorboard") if name in known), "none"),
     )
@@ -174,10 +176,10 @@ def _machine(upstream: Upstream) -> TargetMachine:
 def _say(directory: ImageDirectory, job: Job, why_links: str, left: list[str]) -> None:
     captions = sum(bool(text) for name, text in directory.captions.items() if name in directory.sizes)
     print(f"{many(len(directory.sizes), 'image')}, {many(captions, 'caption')}, {format_size(directory.bytes)}")
-    for name, why in sorted(directory.unusable.items()):
-        print(f"  left out: {name} {why}")
-    for name in left:
-        print(f"  left out: {name} {directory.unread.get(name, 'has no caption')}; --caption TEXT gives it one")
+    for line in left_out_lines(directory, left):
+        print(f"  left out: {line}")
+    for note in directory.notes:
+        print(f"  note: {note}")
     if why_links:
         print(f"  trained from links in {job.config['datasets'][0]['instance_data_dir']}: {why_links}")
     for what, why in job.reasons.items():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import GH200Error
+from ..preflight.report import some
 from .images import CAPTION, ImageDirectory
 
 _FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_path", "path", "key", "name", "id")
@@ -34,7 +36,10 @@ def with_captions(directory: ImageDirectory) -> tuple[ImageDirectory, str]:
             fix="leave one of them, or write the captions into .txt files beside the images",
         )
     (table,) = tables
-    found = _matched(directory.usable, _captions_of(directory.root / table))
+    rows, notes = _captions_of(directory.root / table)
+    found, unknown = _matched(directory.usable, rows)
+    if unknown:
+        notes = [*notes, f"{len(unknown):,} rows of {table} name no image: {some(unknown)}"]
     if not found:
         raise GH200Error(
             "No row of the table belongs to an image of the directory.",
@@ -42,7 +47,8 @@ def with_captions(directory: ImageDirectory) -> tuple[ImageDirectory, str]:
             why=f"looked for file names in {', '.join(_FILE_COLUMNS)} and captions in {', '.join(_CAPTION_COLUMNS)}",
             fix="name the columns so, or write the captions into .txt files beside the images",
         )
-    return replace(directory, captions={**found, **{k: v for k, v in directory.captions.items() if v}}), table
+    captions = {**found, **{k: v for k, v in directory.captions.items() if v}}
+    return replace(directory, captions=captions, notes=(*directory.notes, *notes)), table
 
 
 def _beside(directory: ImageDirectory) -> tuple[ImageDirectory, list[str]]:
@@ -67,8 +73,8 @@ def _beside(directory: ImageDirectory) -> tuple[ImageDirectory, list[str]]:
     return replace(directory, captions=captions, unread=unread), sorted(foreign)
 
 
-def _captions_of(path: Path) -> dict[str, str]:
-    """By what the table says of the file."""
+def _captions_of(path: Path) -> tuple[dict[str, str], list[str]]:
+    """By what the table says of the file, and notes; of two rows for a file the last one counts."""
     try:
         rows = _rows(path)
     except Exception as error:  # pyarrow's readers raise a dozen classes of their own
@@ -84,8 +90,12 @@ def _captions_of(path: Path) -> dict[str, str]:
             why=f"its columns are {', '.join(names)}",
             fix=f"name them {_FILE_COLUMNS[0]} and {_CAPTION_COLUMNS[0]}",
         )
-    named = [(row[files], _text(row.get(captions))) for row in rows if row.get(files) is not None]
-    return {str(file): caption for file, caption in named if caption}
+    named = [(str(row[files]), _text(row.get(captions))) for row in rows if row.get(files) is not None]
+    twice = sorted(file for file, count in Counter(file for file, _ in named).items() if count > 1)
+    notes = (
+        [f"{len(twice):,} files are in {path.name} more than once, the last row counts: {some(twice)}"] if twice else []
+    )
+    return {file: caption for file, caption in named if caption}, notes
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -97,7 +107,15 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix.lower() == ".csv":
             return list(csv.DictReader(file))
-        return [dict(json.loads(line)) for line in file if line.strip()]
+        return [_row(number, line) for number, line in enumerate(file, start=1) if line.strip()]
+
+
+def _row(number: int, line: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError) as error:
+        why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "no object of keys"
+        raise ValueError(f"line {number}: {why}") from error
 
 
 def _column(names: Mapping[str, str], wanted: Iterable[str]) -> str | None:
@@ -109,13 +127,15 @@ def _text(value: object) -> str:
     return "" if first is None or isinstance(first, list) else str(first).strip()
 
 
-def _matched(images: list[str], rows: Mapping[str, str]) -> dict[str, str]:
-    """By whole relative path first, then by name, then by name without its suffix."""
+def _matched(images: list[str], rows: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """By whole relative path first, then by name, then by name without its suffix; and rows that name no image."""
     found: dict[str, str] = {}
+    unknown = dict(rows)
     for image in images:
         stem = os.path.splitext(image)[0]
         for key in (image, os.path.basename(image), stem, os.path.basename(stem)):
             if key in rows:
                 found[image] = rows[key]
+                unknown.pop(key, None)
                 break
-    return found
+    return found, list(unknown)

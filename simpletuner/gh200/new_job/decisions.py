@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
 from ..config.keys import AUTO
 from ..memory.limits import GB
-from ..preflight.buckets import rules_of
-from .images import ImageDirectory
+from ..preflight.buckets import Rules, rules_of
+from ..preflight.report import many, some
+from .contact_sheet import most_cropped
+from .images import ImageDirectory, kohya_repeats
 from .model import Model
 from .plan import Buckets, buckets_for, resolution_for, steps_for, window_for
-from .write import free_id
+from .write import CONTACT_SHEET, free_id
 
 _LARGE_GPU = 60 * GB
 _LONGEST_PROMPT = 300
 _LORA_RANK = 16
 _SEED = 42
+_NOTED_LOSS = 0.01
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,6 @@ class TargetMachine:
 
     gpus: int
     gpu_bytes: int
-    available: int
     cpus: int
     tracker: str
 
@@ -54,6 +60,7 @@ class Job:
 
     config: dict[str, Any]
     reasons: dict[str, str]
+    rules: Rules
 
 
 def choose(
@@ -69,22 +76,34 @@ def choose(
     steps = wishes.steps or steps_for(len(sizes), window)
     rules = rules_of({"resolution": resolution, "resolution_type": "pixel_area"}, {"model_family": model.family})
     assert rules is not None
-    buckets = buckets_for(sizes, rules, window)
     config = _base(model, machine, wishes, resolution, batch_size, steps, root)
-    config["datasets"] = _datasets(directory, data, machine, wishes, resolution, buckets, root)
+    groups = groups_of(directory)
+    buckets = {
+        name: buckets_for(list(group.sizes.values()), rules, window, least) for name, (group, least) in groups.items()
+    }
+    config["datasets"] = [
+        *(_dataset(group, data / name, wishes, resolution, buckets[name], root) for name, (group, _) in groups.items()),
+        _text_embeds(wishes),
+    ]
     config |= {"gh200_optimizations": AUTO, "gradient_accumulation_steps": window // unit}
     _validation(config, directory, machine, wishes, resolution)
     reasons = {
         "model": f"{config['pretrained_model_name_or_path']}, family {model.family} ({model.why}), "
         f"VAE {'its own' if model.vae == model.name else config['pretrained_vae_model_name_or_path']}",
         "resolution": f"{resolution}, by area ({'--resolution' if wishes.resolution else edge_why})",
-        "buckets": f"{_shown(buckets.counts)}: no image is cut to another shape",
+        "buckets": _shown(reduce(add, (Counter(found.counts) for found in buckets.values()))),
+        "cropping": _cropping(directory, rules, wishes),
         "batch": _batch_words(batch_size, window, buckets, wishes),
         "length": f"{steps} steps ({'--steps' if wishes.steps else 'about 40 looks at every image, 500 to 5000'})",
         "memory": 'gh200_optimizations "auto": the start, and a check of the config, show what it chooses and why',
         "tracker": f"{config['report_to']}; prompt: {config['validation_prompt']!r}",
     }
-    return Job(config, reasons)
+    prompts = [str(entry["instance_prompt"]) for entry in config["datasets"] if "instance_prompt" in entry]
+    if prompts:
+        reasons["caption"] = (
+            f"{', '.join(map(repr, prompts))} for all images, which have none; --caption TEXT gives another"
+        )
+    return Job(config, reasons, rules)
 
 
 def _shown(counts: Mapping[str, int]) -> str:
@@ -92,13 +111,35 @@ def _shown(counts: Mapping[str, int]) -> str:
     return first + (f" and {len(counts) - 8} more" if len(counts) > 8 else "")
 
 
-def _batch_words(batch_size: int, window: int, buckets: Buckets, wishes: JobOptions) -> str:
-    smallest = min(buckets.counts.values())
+def _cropping(directory: ImageDirectory, rules: Rules, wishes: JobOptions) -> str:
+    cropped = [(lost, name) for lost, name in most_cropped(directory.sizes, rules) if lost >= _NOTED_LOSS]
+    sheet = f"jobs/{wishes.name}/{CONTACT_SHEET} shows what is trained"
+    if not cropped:
+        return f"no image loses {_NOTED_LOSS:.0%} of its area; {sheet}"
+    named = some(f"{name} {lost:.0%}" for lost, name in cropped)
+    return f"{len(cropped):,} of {many(len(directory.sizes), 'image')} lose up to {cropped[0][0]:.0%} of their area: {named}; {sheet}"
+
+
+def _batch_words(batch_size: int, window: int, buckets: Mapping[str, Buckets], wishes: JobOptions) -> str:
+    repeats = ", ".join(f"{name} {found.repeats}".strip() for name, found in buckets.items())
     return (
         f"{batch_size} a micro-batch x {wishes.processes} process{'es' if wishes.processes > 1 else ''}, {window} "
-        f"an update; repeats {buckets.repeats}, so the smallest bucket gives {smallest} x {buckets.repeats + 1} = "
-        f"{smallest * (buckets.repeats + 1)} >= {window}"
+        f"an update; repeats {repeats}, so that every bucket fills it"
     )
+
+
+def groups_of(directory: ImageDirectory) -> dict[str, tuple[ImageDirectory, int]]:
+    """The datasets of a job: kohya's directories by name, each with its repeats, or all of it under no name."""
+    tops = {name.partition("/")[0] if "/" in name else "" for name in directory.sizes}
+    if not all(kohya_repeats(top) for top in tops):
+        return {"": (directory, (kohya_repeats(directory.root.resolve().name) or 1) - 1)}
+    found = {}
+    for top in sorted(tops):
+        inside = {name.partition("/")[2]: size for name, size in directory.sizes.items() if name.startswith(f"{top}/")}
+        captions = {name: directory.captions.get(f"{top}/{name}", "") for name in inside}
+        group = replace(directory, root=directory.root / top, sizes=inside, captions=captions)
+        found[top] = (group, (kohya_repeats(top) or 1) - 1)
+    return found
 
 
 def _base(
@@ -144,40 +185,41 @@ def _base(
     }
 
 
-def _datasets(
-    directory: ImageDirectory,
-    data: Path,
-    machine: TargetMachine,
-    wishes: JobOptions,
-    resolution: int,
-    buckets: Buckets,
-    root: Path,
-) -> list[dict[str, Any]]:
+def _dataset(
+    directory: ImageDirectory, data: Path, wishes: JobOptions, resolution: int, buckets: Buckets, root: Path
+) -> dict[str, Any]:
     captioned = any(directory.captions.values())
+    name = directory.root.resolve().name
+    own = f"{wishes.name}-{name}" if data.name == name and kohya_repeats(name) else wishes.name
     images: dict[str, Any] = {
-        "id": free_id(data, wishes.name),
+        "id": free_id(data, own),
         "type": "local",
         "dataset_type": "image",
         # Upstream writes latents of nested images where it does not look for them, unless it gets the absolute path.
         "instance_data_dir": os.path.abspath(data)
-        if any("/" in name for name in directory.sizes)
+        if any("/" in image for image in directory.sizes)
         else _placed(str(data), root),
-        "cache_dir_vae": f"jobs/{wishes.name}/cache/vae",
+        "cache_dir_vae": f"jobs/{wishes.name}/cache/vae" + ("" if own == wishes.name else f"/{own}"),
         "caption_strategy": "textfile" if captioned else "instanceprompt",
         "metadata_backend": "discovery",
         "resolution": resolution,
         "resolution_type": "pixel_area",
         "minimum_image_size": 0,
         "crop": False,
+        # Also without crop upstream fits each image to its bucket; centred, as the contact sheet shows it.
+        "crop_style": "center",
         "repeats": buckets.repeats,
     }
     if not captioned:
-        images["instance_prompt"] = wishes.caption or directory.root.resolve().name.replace("_", " ")
-    text = {
+        images["instance_prompt"] = wishes.caption or re.sub(r"^\d+_", "", name).replace("_", " ")
+    return images
+
+
+def _text_embeds(wishes: JobOptions) -> dict[str, Any]:
+    return {
         "id": f"{wishes.name}-text", "type": "local", "dataset_type": "text_embeds", "default": True,
         "cache_dir": f"jobs/{wishes.name}/cache/text",
     }  # fmt: skip
-    return [images, text]
 
 
 def _validation(

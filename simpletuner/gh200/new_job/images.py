@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,12 @@ from PIL import Image
 from ..backends.ram.listing import list_dataset
 from ..errors import GH200Error
 from ..image_headers import Header, Size, header
+from ..preflight.report import some
 from ..preflight.samples import image_suffixes
 
 CAPTION = ".txt"
+# Captions, tables of them, and upstream's own lists.
+_BESIDE_IMAGES = frozenset({CAPTION, ".caption", ".json", ".jsonl", ".csv", ".parquet"})
 _TAIL = 64
 _VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".flv", ".wmv", ".m4v", ".mpeg", ".mpg", ".3gp", ".ogv"})
 # Formats cameras and phones write that Pillow has no reader for.
@@ -32,6 +36,7 @@ class ImageDirectory:
     unusable: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     bytes: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def usable(self) -> list[str]:
@@ -80,7 +85,30 @@ def look_at(root: Path) -> ImageDirectory:
             fix="name a directory with JPEG, PNG or WebP files",
         )
     size = sum(file.size for file in listing.files)
-    return ImageDirectory(root, tuple(names), sizes, unusable=unusable, bytes=size)
+    others = [name for name in names if os.path.splitext(name)[1].lower() not in {*suffixes, *_VIDEOS, *_BESIDE_IMAGES}]
+    found = {
+        "have transparency, which training drops": [name for name in sizes if _has_alpha(root / name)],
+        "are links": [name for name in sizes if (root / name).is_symlink()],
+        "are no images and stay unused": [name for name in others if name not in unusable],
+    }
+    notes = tuple(
+        f"{len(some_names):,} files {what}: {some(some_names)}" for what, some_names in found.items() if some_names
+    )
+    return ImageDirectory(root, tuple(names), sizes, unusable=unusable, bytes=size, notes=notes)
+
+
+def kohya_repeats(name: str) -> int | None:
+    """How often a directory named as kohya's scripts want it (10_name) shows each image in an epoch."""
+    found = re.fullmatch(r"(\d+)_.+", name)
+    return max(1, int(found[1])) if found else None
+
+
+def _has_alpha(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(32)
+    if start.startswith(b"\x89PNG"):
+        return start[25] in (4, 6)
+    return start[12:16] == b"VP8X" and bool(start[20] & 0x10)
 
 
 def _rejected(name: str, suffix: str, suffixes: Collection[str]) -> str:

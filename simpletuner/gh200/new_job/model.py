@@ -58,12 +58,23 @@ def choose_model(
         )
     if source.where == "directory":
         return _from_directory(Path(name), family, vae, upstream)
-    listed = [key for key, known in upstream.families.items() if name in (known.get("models") or {}).values()]
+    listed = [
+        (key, flavour)
+        for key, known in upstream.families.items()
+        for flavour, model in (known.get("models") or {}).items()
+        if model.lower() == name.lower() and family in (None, key)
+    ]
     if family:
-        return _from_hub(name, family, None, vae, "--family")
+        return _from_hub(name, family, listed[0][1] if listed else None, vae, "--family")
     if listed:
-        return _from_hub(name, listed[0], None, vae, "upstream's list of models")
-    return _from_hub(name, DEFAULT_FAMILY, None, vae, f"the default, {DEFAULT_FAMILY}; --family names another")
+        return _from_hub(name, *listed[0], vae, "upstream's list of models")
+    models = [model for known in upstream.families.values() for model in (known.get("models") or {}).values()]
+    raise GH200Error(
+        "The family of this model is not known.",
+        where=f"--model {name}",
+        why=f"it is none of the {len(set(models))} models of the hub that upstream lists.{nearest(name, models, 0.8)}",
+        fix=f"name its family with --family: {', '.join(sorted(upstream.families))}",
+    )
 
 
 def _default_of(family: str, vae: str | None, upstream: Upstream) -> Model:

@@ -43,10 +43,10 @@ def window_for(images: int, unit: int) -> int:
     return max(1, wanted // unit) * unit
 
 
-def buckets_for(sizes: Collection[Size], rules: Rules, window: int) -> Buckets:
+def buckets_for(sizes: Collection[Size], rules: Rules, window: int, least: int = 0) -> Buckets:
     """Shapes as they are. Repeats are for all images alike, so a rare shape does not come more often than others."""
     counts = dict(sorted(Counter(rules.bucket(size) for size in sizes).items()))
-    return Buckets(counts, ceil(window / min(counts.values())) - 1)
+    return Buckets(counts, max(least, ceil(window / min(counts.values())) - 1))
 
 
 def steps_for(images: int, window: int) -> int:

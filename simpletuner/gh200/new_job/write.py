@@ -18,6 +18,7 @@ from .images import CAPTION, ImageDirectory
 
 JOBS = "jobs"
 SCHEMA = "docs/gh200_config.schema.json"
+CONTACT_SHEET = "contact_sheet.png"
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
@@ -70,7 +71,12 @@ def needs_links(directory: ImageDirectory, captions_from: str) -> str:
 
 
 def write_job(
-    root: Path, name: str, config: Mapping[str, Any], links: Mapping[str, str] | None, directory: ImageDirectory
+    root: Path,
+    name: str,
+    config: Mapping[str, Any],
+    links: Mapping[str, str] | None,
+    directory: ImageDirectory,
+    sheet: bytes,
 ) -> Path:
     """`links` has a caption for every image to be linked; the job appears under its name in one step."""
     place = root / JOBS / name
@@ -82,6 +88,7 @@ def write_job(
         if links is not None:
             _link(part / "images", directory, links)
         schema = os.path.relpath(root / SCHEMA, place)
+        (part / CONTACT_SHEET).write_bytes(sheet)
         text = json.dumps({"$schema": schema, **config}, indent=2, ensure_ascii=False)
         (part / "config.json").write_text(text + "\n", encoding="utf-8")
         part.rename(place)

@@ -52,18 +52,24 @@ class Rules:
 
     def bucket(self, size: Size) -> str:
         """The name of the bucket, an aspect ratio."""
-        width, height = size
+        return str(self._aspect(self.target(size)))
+
+    def target(self, size: Size) -> Size:
+        """What an image is cropped to, once it is resized to cover that."""
         aspect = self._aspect(size)
+        edge = self._aligned(int(sqrt(self.resolution * 1e6))) if self.by_area else self._aligned(int(self.resolution))
         if self.crop and self.crop_aspect == "square":
-            return "1.0"
+            return edge, edge
         if self.crop and self.crop_aspect == "closest" and self.aspects:
             aspect = min(self.aspects, key=lambda candidate: abs(candidate - aspect))
         if not self.by_area:
-            return str(self._aspect(self._by_edge(aspect, size)))
-        if aspect == 1.0 and width == height:
-            return "1.0"
-        edge = self._aligned(int(sqrt(self.resolution * 1e6)))
-        return str(self._aspect((self._aligned(edge * sqrt(aspect)), self._aligned(edge / sqrt(aspect)))))
+            return self._by_edge(aspect, size)
+        return self._aligned(edge * sqrt(aspect)), self._aligned(edge / sqrt(aspect))
+
+    def lost(self, size: Size) -> float:
+        """The share of an image's area that is cropped."""
+        (width, height), (wide, high) = size, self.target(size)
+        return 1 - wide * high / (width * height * max(wide / width, high / height) ** 2)
 
     def _by_edge(self, aspect: float, size: Size) -> Size:
         edge = int(self.resolution)
