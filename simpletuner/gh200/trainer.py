@@ -65,7 +65,7 @@ class TrainerHooks:
         from .config.arguments import remove_blocks, typed_config
         from .config.dataset_file import entries_of_file
         from .config.sources import read_settings
-        from .preflight.offload_choice import with_chosen_offload
+        from .preflight.memory_estimate import with_chosen_offload
 
         remove_blocks(self.config, StateHooks.get_raw_config())
         raw = typed_config(StateHooks.get_raw_config(), self.config)

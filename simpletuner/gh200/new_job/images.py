@@ -71,7 +71,7 @@ def look_at(root: Path) -> ImageDirectory:
             unusable[_as_text(name)] = rejected
         elif suffix.lower() in suffixes and stem in used:
             unusable[name] = (
-                f"differs from {used[stem]} in the suffix only; upstream keeps one latent for both: rename it"
+                f"differs in the suffix only, and upstream keeps one latent for both; rename it: {used[stem]}"
             )
         elif suffix.lower() in suffixes:
             _sort_in(root, name, sizes, unusable)
@@ -133,9 +133,9 @@ def _sort_in(root: Path, name: str, sizes: dict[str, Size], unusable: dict[str, 
 def _unfit(found: Header) -> str:
     width, height = found.size or (0, 0)
     if width < 16 or height < 16:
-        return f"is {width}x{height}, too small to train on"
+        return f"is too small to train on: {width}x{height}"
     return (
-        f"is {width}x{height}, too long and narrow to train on" if max(width, height) > 20 * min(width, height) else ""
+        f"is too long and narrow to train on: {width}x{height}" if max(width, height) > 20 * min(width, height) else ""
     )
 
 

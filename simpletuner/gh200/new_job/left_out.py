@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 from ..errors import GH200Error
 from ..preflight.report import some
 from .images import ImageDirectory
 
-# What differs from file to file within one reason.
-_DETAILS = (
-    (r"^is \d+x\d+, ", "are "),
-    (r"^differs from .* in the", "differ from another in the"),
-    (r": \S+ is not", ": not"),
-)
-_PLURALS = ((r"^is ", "are "), (r"^has ", "have "), (r"^cannot", "cannot"))
+_PLURALS = {"is": "are", "has": "have", "differs": "differ"}
 
 
 def left_out_lines(directory: ImageDirectory, uncaptioned: list[str]) -> list[str]:
     """One line for each reason, with its count and the first names."""
-    reasons = dict(directory.unusable)
-    reasons |= {
-        name: f"{directory.unread.get(name, 'has no caption')}; --caption TEXT gives one" for name in uncaptioned
-    }
+    captions = {name: directory.unread.get(name, "has no caption; --caption TEXT gives one") for name in uncaptioned}
+    reasons = {**directory.unusable, **captions}
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name, why in sorted(reasons.items()):
-        for pattern, plural in (*_DETAILS, *_PLURALS):
-            why = re.sub(pattern, plural, why)
-        groups[why].append(name)
+        # What follows the colon is of this file alone.
+        verb, _, rest = why.partition(":")[0].partition(" ")
+        groups[f"{_PLURALS.get(verb, verb)} {rest}"].append(name)
     return [
         f"{names[0]} {reasons[names[0]]}" if len(names) == 1 else f"{len(names):,} images {why}: {some(names)}"
         for why, names in groups.items()

@@ -11,13 +11,12 @@ from typing import Any
 from ..config.problems import SettingsError
 from ..config.sources import read_batch_sizes
 from ..memory.limits import memory_limits
-from .config import Config, dataset_entries, read_config, staging_problems
-from .estimates import Needs, add_estimates
+from .config import Config, dataset_entries, gb, read_config, staging_problems
+from .estimates import add_disk, add_length, add_memory
 from .impossible import checkpoint_problems, range_problems
 from .keys import combination_problems, dataset_key_problems, key_problems
-from .memory_estimate import estimate_of, gpu_memory, length_of
+from .memory_estimate import estimate_of, gpu_memory, length_of, with_offload
 from .model import find, model_of, source_problems, vae_of
-from .offload_choice import with_offload
 from .report import Report, many, some
 from .samples import Samples, samples_of
 from .settings_check import judge_config, judge_ramp
@@ -72,17 +71,13 @@ def preflight(
     _buckets(report, found, window, config)
     if facts.ramp:
         report.show("ramp", facts.ramp)
-    needs = Needs(
-        length=length_of(config, ramp, window, sum(item.per_epoch for item in found)),
-        window=window,
-        memory=memory,
-        latents=sum(item.latent_bytes for item in facts.datasets),
-        staged=staged,
-        available=available,
-        gpu=memory_of_gpu,
-        managed=settings.optimizations.managed_memory if settings is not None else "off",
-    )
-    add_estimates(report, config, needs, found)
+    length = length_of(config, ramp, window, sum(item.per_epoch for item in found))
+    add_length(report, config, length, window, found)
+    managed = settings.optimizations.managed_memory if settings else "off"
+    add_memory(report, config, memory, memory_of_gpu, managed, available)
+    latents = sum(item.latent_bytes for item in facts.datasets)
+    report.show("RAM", f"datasets {gb(staged)}, latents about {gb(latents)} where cached; {gb(available)} can be used")
+    add_disk(report, config, memory, latents, length.steps)
     return report
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +17,10 @@ from .samples import Samples
 from .window_check import WindowBound
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What the checks have found out; bytes, and 0 or None where it is not known."""
-
-    length: Length
-    window: WindowBound
-    memory: Memory | None
-    latents: int
-    staged: int
-    available: int
-    gpu: int
-    managed: str
-
-
-def add_estimates(report: Report, config: Mapping[str, Any], needs: Needs, found: list[Samples]) -> None:
-    """Adds the estimates to the report, and what does not fit."""
-    _length(report, config, needs, found)
-    _memory(report, config, needs)
-    _disk(report, config, needs)
-
-
-def _length(report: Report, config: Mapping[str, Any], needs: Needs, found: list[Samples]) -> None:
-    length = needs.length
+def add_length(
+    report: Report, config: Mapping[str, Any], length: Length, window: WindowBound, found: list[Samples]
+) -> None:
+    """Steps, samples, how often each image is seen, and minutes."""
     report.facts["length"] = asdict(length)
     if not length.steps or length.samples is None:
         return
@@ -51,14 +32,11 @@ def _length(report: Report, config: Mapping[str, Any], needs: Needs, found: list
         report.show(
             "seen", "each image about " + ", ".join(f"{times:g} times ({name})" for name, times in seen.items())
         )
-    seconds = seconds_per_micro_batch(str(config.get("output_dir") or ""), needs.window)
-    batches = length.samples / (needs.window.batch_size * needs.window.processes)
-    report.facts["minutes"] = None if seconds is None else round(batches * seconds / 60, 1)
-    unknown = "unknown: no earlier run in output_dir has measured a micro-batch of this size"
-    known = (
-        f"about {batches * (seconds or 0) / 60:.3g} minutes, by {seconds or 0:.3g} s a micro-batch in the run before"
-    )
-    report.show("time", unknown if seconds is None else known)
+    seconds = seconds_per_micro_batch(str(config.get("output_dir") or ""), window)
+    minutes = None if seconds is None else length.samples / (window.batch_size * window.processes) * seconds / 60
+    report.facts["minutes"] = None if minutes is None else round(minutes, 1)
+    known = f"about {minutes:.3g} minutes, by {seconds:.3g} s a micro-batch in the run before" if minutes else ""
+    report.show("time", known or "unknown: no earlier run in output_dir has measured a micro-batch of this size")
 
 
 def seconds_per_micro_batch(output_dir: str, window: WindowBound) -> float | None:
@@ -74,37 +52,37 @@ def seconds_per_micro_batch(output_dir: str, window: WindowBound) -> float | Non
     return (spent.data + spent.compute + spent.other) / spent.micro_batches
 
 
-def _memory(report: Report, config: Mapping[str, Any], needs: Needs) -> None:
-    report.facts["gpu_memory"] = needs.gpu
-    memory = needs.memory
+def add_memory(
+    report: Report, config: Mapping[str, Any], memory: Memory | None, gpu: int, managed: str, available: int
+) -> None:
+    """What the model takes, and where; a problem or a warning where that is too much."""
+    report.facts["gpu_memory"] = gpu
     if memory is None:
         report.add("not_checked", "memory of the model: its weights are not in a local directory")
-    else:
-        report.facts["memory"] = asdict(memory)
-        where = "GPU and CPU, by managed_memory" if needs.managed != "off" else "GPU"
-        report.show(
-            "memory",
-            f"{where}: weights {gb(memory.weights)}, gradients {gb(memory.gradients)}, optimizer {gb(memory.optimizer)}, "
-            f"activations not known; {f'the GPU has {gb(needs.gpu)}' if needs.gpu else 'no GPU here'}",
-        )
-        kind, text = shortage_of(memory, config, needs.gpu) if needs.managed == "off" else (None, "")
-        if kind:
-            report.add(kind, f"memory of the GPU: {text}")
-        kind, text = offload_of(needs.managed, memory, config, needs.gpu, needs.available)
-        if kind:
-            report.add(kind, f"managed_memory: {text}")
-        elif text:
-            report.show("offload", text)
-    taken = f"datasets {gb(needs.staged)}, latents about {gb(needs.latents)} where cached"
-    report.show("RAM", f"{taken}; {gb(needs.available)} can be used")
+        return
+    report.facts["memory"] = asdict(memory)
+    where = "GPU and CPU, by managed_memory" if managed != "off" else "GPU"
+    report.show(
+        "memory",
+        f"{where}: weights {gb(memory.weights)}, gradients {gb(memory.gradients)}, optimizer {gb(memory.optimizer)}, "
+        f"activations not known; {f'the GPU has {gb(gpu)}' if gpu else 'no GPU here'}",
+    )
+    kind, text = shortage_of(memory, config, gpu) if managed == "off" else (None, "")
+    if kind:
+        report.add(kind, f"memory of the GPU: {text}")
+    kind, text = offload_of(managed, memory, config, gpu, available)
+    if kind:
+        report.add(kind, f"managed_memory: {text}")
+    elif text:
+        report.show("offload", text)
 
 
-def _disk(report: Report, config: Mapping[str, Any], needs: Needs) -> None:
-    parts, size = [f"latents about {gb(needs.latents)}"] if needs.latents else [], needs.latents
-    free = free_disk(str(config.get("output_dir") or "."))
-    if needs.memory is not None:
-        count = checkpoints_of(config, needs.length.steps)
-        size = count * needs.memory.checkpoint
+def add_disk(report: Report, config: Mapping[str, Any], memory: Memory | None, latents: int, steps: int | None) -> None:
+    """Latents and checkpoints; a problem where these do not fit."""
+    parts, free = [f"latents about {gb(latents)}"] if latents else [], free_disk(str(config.get("output_dir") or "."))
+    if memory is not None:
+        count = checkpoints_of(config, steps)
+        size = count * memory.checkpoint
         report.facts["checkpoints"] = {"count": count, "bytes": size, "free": free}
         parts.append(f"{count} checkpoints about {gb(size)}")
         if free is not None and size > free:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from ..config.keys import AUTO
+from ..config.profile import CHOSEN
 from ..memory.driver import CudaError, Driver, load_driver
 from ..ramp.schedule import GH200GradientRamp
 from .config import existing_part, gb
 from .keys import number, truth
 from .model import Weights, find, model_of, weights_of
 from .report import Kind
-from .upstream_keys import Upstream
+from .upstream_keys import Upstream, upstream_record
 from .window_check import WindowBound
 
+if TYPE_CHECKING:
+    from ..config.schema import Settings
+
+_OFFLOAD = "gh200_optimizations.managed_memory"
 _HALF, _WHOLE = 2, 4
 _BITS = re.compile(r"(?:int|fp|nf)(\d+)")
 # With one of these, weights are not all on one GPU at once.
@@ -110,6 +116,26 @@ def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Ki
 def splits_weights(config: Mapping[str, Any]) -> bool:
     """Whether a key of SimpleTuner's keeps part of the weights away from this GPU."""
     return any(_is_set(config.get(key)) for key in _ELSEWHERE)
+
+
+def with_chosen_offload(settings: Settings, config: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    """The settings of a run that starts here."""
+    if settings.optimizations.profile != AUTO:
+        return settings
+    upstream, _ = upstream_record(False, lambda text: None)
+    return with_offload(settings, config, estimate_of(config, upstream, environ), gpu_memory(environ))
+
+
+def with_offload(settings: Settings, config: Mapping[str, Any], memory: Memory | None, gpu: int) -> Settings:
+    """With the choice of the profile "auto": memory beyond HBM only where the estimate exceeds it."""
+    if settings.optimizations.profile != AUTO or settings.origins[_OFFLOAD] != "default":
+        return settings
+    kind, text = shortage_of(memory, config, gpu) if memory else (None, "")
+    unknown = "the weights are not on this machine yet, so their size is not known"
+    why = "by the estimate the GPU's memory suffices" if memory else unknown
+    why = text.partition(";")[0] if kind else why if gpu else "there is no GPU here"
+    chosen = settings.optimizations.model_copy(update={"managed_memory": AUTO if kind else "off"})
+    return replace(settings, optimizations=chosen, origins={**settings.origins, _OFFLOAD: f"{CHOSEN}{why}"})
 
 
 def _is_set(value: object) -> bool:

@@ -105,14 +105,14 @@ class RunTelemetry:
         return {**values, **tracker_values(record, before)}
 
     def _log_estimate(self) -> None:
-        """Once: how long the rest takes, by the first micro-batches."""
-        spent, done = self.loop.seconds(), int(self._trainer.state["global_step"])
-        steps, ramp = int(self._trainer.config.max_train_steps or 0), self._trainer.gh200_ramp_scheduler
-        size = int(self._trainer.config.gradient_accumulation_steps)
-        rest = ramp.micro_batches_for(steps) - ramp.micro_batches_for(done) if ramp else (steps - done) * size
+        """How long the rest takes, by the first micro-batches."""
+        spent, done, config = self.loop.seconds(), self._trainer.state["global_step"], self._trainer.config
+        total, size = int(config.max_train_steps or 0), int(config.gradient_accumulation_steps)
+        count = getattr(self._trainer.gh200_ramp_scheduler, "micro_batches_for", lambda steps: steps * size)
         each = (spent.data + spent.compute + spent.other) / max(1, spent.micro_batches)
-        text = "GH200: about %.3g minutes to go, by %.3g s a micro-batch in the first %d."
-        logger.info(text, max(0, rest) * each / 60, each, spent.micro_batches)
+        logger.info(
+            "GH200: about %.3g minutes to go, %.3g s a micro-batch", (count(total) - count(done)) * each / 60, each
+        )
 
     def _read(self, kind: Kind, interval: float, cost: Cost) -> Record:
         trainer = self._trainer

@@ -15,6 +15,7 @@ from gh200_lab.pages import settings as settings_page
 from simpletuner.gh200 import runtime, trainer
 from simpletuner.gh200.backends.ram import hooks, staging
 from simpletuner.gh200.cli import new_job
+from simpletuner.gh200.config.blocks import blocks_of
 from simpletuner.gh200.config.cache_options import CacheOptions
 from simpletuner.gh200.config.problems import SettingsError
 from simpletuner.gh200.config.schema import CacheConfig, ConfigBlock, InMemory, Optimizations, Settings
@@ -22,8 +23,7 @@ from simpletuner.gh200.config.sources import read_settings
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.memory.limits import GB, Limit
 from simpletuner.gh200.preflight import check
-from simpletuner.gh200.preflight.memory_estimate import Memory
-from simpletuner.gh200.preflight.offload_choice import with_offload
+from simpletuner.gh200.preflight.memory_estimate import Memory, with_offload
 from simpletuner.gh200.preflight.report import Report
 from simpletuner.gh200.web.forms import parsed, settled
 
@@ -181,7 +181,7 @@ NEED = Memory(weights=20 * GB, gradients=10 * GB, optimizer=10 * GB, checkpoint=
 @pytest.mark.parametrize(
     ("memory", "gpu", "value", "why"),
     [
-        (NEED, 39 * GB, "state", "40.0 GB, the GPU has 39.0 GB"),
+        (NEED, 39 * GB, "auto", "40.0 GB, the GPU has 39.0 GB"),
         (NEED, 41 * GB, "off", "suffices"),
         (NEED, 0, "off", "no GPU"),
         (None, 39 * GB, "off", "not known"),
@@ -301,6 +301,16 @@ def test_the_web_form_takes_auto_with_and_without_quotes() -> None:
         {"gh200_optimizations": "auto"},
         {},
     )
+
+
+def test_the_web_fields_join_the_profile() -> None:
+    """The page has a field for each key, saved flat; one beside the short form wins over the profile."""
+    assert blocks_of({"gh200_profile": "auto"}) == BLOCK
+    assert blocks_of({"--gh200_optimizations": "auto"}) == SHORT
+    beside = blocks_of({"gh200_optimizations": "auto", "gh200_telemetry_interval": 5, "gh200_placement": "pinned"})
+    settings = read_settings(beside, {})
+    changed = {path: found for path, found in values(settings).items() if found != CHOSEN[path]}
+    assert changed == {"gh200_optimizations.telemetry_interval": 5, "cache_config.placement": "pinned"}
 
 
 def test_without_the_profile_nothing_is_chosen() -> None:
