@@ -16,6 +16,7 @@ OTHERS = {
     "lab": ROOT / "gh200_lab",
     "scripts": ROOT / "scripts",
     "cuda_sim": TESTS / "cuda_sim",
+    "profile": GH200 / "config/profile",
 }
 
 
