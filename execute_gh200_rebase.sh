@@ -5,10 +5,10 @@ here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source=scripts/lib/bootstrap.sh
 source "$here/scripts/lib/bootstrap.sh"
 
-# Applying with tests runs the trainer, so it needs the full environment; everything else needs the small one.
+# Applying with tests and retire run the trainer, so they need the full environment; everything else the small one.
 needs_full_environment() {
     local argument
-    [[ $# -eq 0 || $1 == apply || $1 == -* ]] || return 1
+    [[ $# -eq 0 || $1 == apply || $1 == retire || $1 == -* ]] || return 1
     for argument; do
         case $argument in
             --skip-tests | --dry-run | --rollback | --resume | --help | -h) return 1 ;;

@@ -102,6 +102,10 @@ def _parser() -> argparse.ArgumentParser:
             help="look for the place of each edit that lost it, and write the best as [[edit.variant]] into the patch",
         )
     add("export", "unified diffs of all patches, for reading", upstream=True, into="directory for the diffs")
+    add("retire", "run the retire_when test of each patch, edit and workaround; list what can go", upstream=True)
+    watch = add("watch-upstream", "prepare a branch for a release that is newer than the lock; nothing is pushed")
+    watch.add_argument("--release", metavar="VERSION", help="this one, whatever the index says (default: the newest)")
+    watch.add_argument("--skip-tests", action="store_true", help="build the fork, but do not validate it")
     lock = add("lock", "verify every release and rewrite patches/lock.json; run it after reviewing drift")
     matrix = add("matrix", "apply to every PyPI release in a range; proofs, drift, a table")
     for sub in (lock, matrix):
@@ -141,7 +145,7 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     result: dict[str, Any] = {"command": options.command, "exit_code": EXIT_REJECTED}
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        code = getattr(commands, options.command)(project, options, result)
+        code = getattr(commands, options.command.replace("-", "_"))(project, options, result)
     except RebaseError as error:
         print(f"error: {error.render()}", file=sys.stderr)
         result["error"] = error.render()

@@ -199,6 +199,13 @@ COMMANDS: dict[str, How] = {
         f"{REBASE}::test_a_broken_lock_says_how_to_restore_it", "git checkout"
     ),
     "./execute_gh200_rebase.sh matrix": EXAMPLE,
+    "./execute_gh200_rebase.sh retire": Elsewhere(
+        "tests/integration/rebase/test_lifecycle.py::test_retire_runs_the_reproduction", "retire"
+    ),
+    "./execute_gh200_rebase.sh watch-upstream --skip-tests": Elsewhere(
+        "tests/integration/rebase/test_watch_upstream.py::test_a_release_that_changes_nothing_of_ours_is_ready",
+        "watch-upstream",
+    ),
     "./execute_gh200_rebase.sh lock": EXAMPLE,
     "./execute_gh200_rebase.sh manifest": EXAMPLE,
     "git clone -q . build/example": EXAMPLE,

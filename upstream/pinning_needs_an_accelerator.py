@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from scene import CannotTry
 
 
 def reproduce(directory: Path) -> str | None:
@@ -14,7 +15,7 @@ def reproduce(directory: Path) -> str | None:
     from simpletuner.helpers.training.state_tracker import StateTracker
 
     if torch.accelerator.is_available():
-        return None
+        raise CannotTry("there is an accelerator")
     cache = SimpleNamespace(retrieve_from_cache=lambda path: torch.ones(4))
     StateTracker.data_backends = {"photos": {"vaecache": cache}}
     try:

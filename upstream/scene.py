@@ -13,6 +13,10 @@ NAME = "images"
 IN_OUR_FORK = importlib.util.find_spec("simpletuner.gh200") is not None
 
 
+class CannotTry(Exception):
+    """This machine or environment cannot show the fault, whether it is there or not."""
+
+
 class OneProcess:
     """An Accelerator's fields in a run of one process."""
 

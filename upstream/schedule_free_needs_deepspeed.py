@@ -6,13 +6,15 @@ import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
+from scene import CannotTry
+
 
 def reproduce(directory: Path) -> str | None:
     """The fault in one sentence, or None."""
     from simpletuner.helpers.training.trainer import Trainer
 
     if importlib.util.find_spec("deepspeed") is not None:
-        return None
+        raise CannotTry("DeepSpeed is installed")
     config = SimpleNamespace(
         optimizer="adamw_schedulefree", use_deepspeed_scheduler=False, max_train_steps=10, lr_warmup_steps=0
     )

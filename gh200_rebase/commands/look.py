@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, Rejected
+from ..errors import EXIT_ANCHOR, EXIT_CLEAN, EXIT_DRIFT, EXIT_TESTS, Rejected
 from ..lock.assess import Assessment, assess
+from ..lock.lifecycle import FAILED, judge
 from ..pages import repair as repair_page
 from ..pages import report
 from ..pages.review import review_drift
@@ -14,7 +15,7 @@ from ..repair.propose import propose, troubled
 from ..repair.variant import write_variant
 from ..syntax.tree import DirectoryTree
 from ..upstream.fetch import Upstream
-from .common import Result, assessed, verified_tree
+from .common import Result, assessed, fetched, verified_tree
 
 
 def check(project: Project, options: Namespace, result: Result) -> int:
@@ -101,6 +102,20 @@ def review(project: Project, options: Namespace, result: Result) -> int:
     if done.accepted:
         print(f"written: {project.lock_path}")
     return EXIT_DRIFT if done.left else EXIT_CLEAN
+
+
+def retire(project: Project, options: Namespace, result: Result) -> int:
+    """Run the test of each patch, edit and workaround on the pristine tree, and list what can go."""
+    upstream = fetched(project, options.upstream)
+    verdicts = judge(project, DirectoryTree(upstream.root), upstream.root)
+    print(report.retire_table(upstream.label, verdicts))
+    result["upstream"] = upstream.label
+    result["verdicts"] = [
+        {"what": v.what, "class": v.life.kind, "forwarded": v.life.forwarded, "test": v.life.retire_when}
+        | {"result": v.result, "detail": v.detail}
+        for v in verdicts
+    ]
+    return EXIT_TESTS if any(v.result == FAILED for v in verdicts) else EXIT_CLEAN
 
 
 def export(project: Project, options: Namespace, result: Result) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..patches.patchmodel import Edit
 from ..patches.pattern import Found
+from ..syntax.exits import exits_before
 from ..syntax.nodes import dump, header_dump
 from ..syntax.source import Source
 
@@ -21,6 +22,7 @@ class Fingerprint:
     anchor: str
     neighbours: str
     scope: str
+    exits: str
 
 
 def digest(text: str) -> str:
@@ -33,14 +35,21 @@ def fingerprint(source: Source, form: Edit, hits: Sequence[Found]) -> Fingerprin
     return Fingerprint(
         hits=len(hits),
         chain=digest("\n".join(map(_chain, hits))),
-        anchor=digest("\n".join(header_dump(hit.node) for hit in hits)),
+        anchor=digest("\n".join(map(_anchor, hits))),
         neighbours=digest("\n".join(map(_neighbours, hits))),
         scope=digest("\n".join(dump(place.node) for place in source.scopes[form.scope])),
+        exits=digest(exits) if (exits := "\n".join(line for hit in hits for line in exits_before(hit.place))) else "",
     )
 
 
 def _chain(hit: Found) -> str:
     return ";".join(f"{header_dump(owner)}/{part}" for owner, part in hit.place.chain)
+
+
+def _anchor(hit: Found) -> str:
+    """With the statement around an expression: the same call in a comprehension runs at another time."""
+    parts = [hit.node] if hit.node is hit.place.node else [hit.node, hit.place.node]
+    return ";".join(map(header_dump, parts))
 
 
 def _neighbours(hit: Found) -> str:

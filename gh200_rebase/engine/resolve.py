@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..patches.imports import import_edits, imported_by
-from ..patches.patchmodel import Edit, Patch
+from ..patches.patchmodel import HAS, Edit, Patch
 from ..patches.pattern import Found, compile_pattern, find
-from ..patches.verbs import IMPORT, needed_names
+from ..patches.verbs import IMPORT, needed_names, used_names
 from ..syntax.bound import unbound
 from ..syntax.nodes import deep_trees
 from ..syntax.source import Source, Unreadable
@@ -39,12 +39,12 @@ class _Attempt:
 
 
 @deep_trees()
-def resolve(patches: Sequence[Patch], tree: Tree, *, with_fingerprints: bool = True) -> Plan:
+def resolve(patches: Sequence[Patch], tree: Tree, *, with_fingerprints: bool = True, pristine: bool = False) -> Plan:
     """Find the place of every edit and compute the new files."""
     active = [edit for patch in patches for edit in patch.edits if condition_holds(edit.only_if, edit.file, tree)]
     possible = [edit for patch in patches for edit in import_edits(patch, _forms_of(patch, active))]
     imported = frozenset(name for patch in patches for name in imported_by(patch))
-    landing = _Landing(Files(tree, [*active, *possible], with_fingerprints, imported))
+    landing = _Landing(Files(tree, [*active, *possible], with_fingerprints, imported), pristine)
     for patch in patches:
         for edit in patch.edits:
             if edit in active:
@@ -55,6 +55,7 @@ def resolve(patches: Sequence[Patch], tree: Tree, *, with_fingerprints: bool = T
             landing.land_import(edit)
     _fail_strays(landing.files, landing.results)
     _fail_conflicts(landing.splices, landing.results)
+    _fail_incomplete(landing.results)
     return _plan(patches, tree, landing.results, landing.splices, landing.mixed)
 
 
@@ -67,6 +68,8 @@ class _Landing:
     """What has landed so far, in commit order."""
 
     files: Files
+    pristine: bool
+    """Whether code that equals ours is upstream's own."""
     results: dict[str, EditResult] = field(default_factory=dict)
     splices: dict[str, list[Splice]] = field(default_factory=dict)
     imported: set[tuple[str, str]] = field(default_factory=set)
@@ -79,6 +82,12 @@ class _Landing:
         order = -1 if edit.verb == IMPORT else len(self.results)
         self.mixed |= 0 < attempt.present < len(attempt.hits)
         self.results[edit.key] = _result(edit, attempts, variant)
+        if edit.only_if and attempt.problem and not any(one.hits for one in attempts):
+            why = f"{edit.only_if} is in this upstream, the anchor is not (yet)"
+            self.results[edit.key] = EditResult(edit, edit, 0, "skipped", (), why, None)
+        elif self._taken_over(edit, self.results[edit.key]):
+            why = "upstream does this itself; nothing was added, and the edit may be retired"
+            self.results[edit.key] = EditResult(edit, attempt.form, variant, "skipped", attempt.hits, why, None)
         if self.results[edit.key].status == "applied":
             made = [Splice(piece, edit.key, edit.patch, order) for piece in attempt.pieces]
             self.splices.setdefault(attempt.form.file, []).extend(made)
@@ -89,6 +98,18 @@ class _Landing:
             self.imported.add((edit.file, edit.code))
             self.land(edit)
 
+    def _taken_over(self, edit: Edit, result: EditResult) -> bool:
+        """Upstream has the pattern the edit may be retired for, or the very code, which then names nothing of ours."""
+        ours = self.files.get(result.form.file) if result.status in ("applied", "already") else None
+        if ours is None or edit.verb == IMPORT:
+            return False
+        if result.status == "already":
+            return (
+                self.pristine and "gh200" not in result.form.code and not used_names(result.form) & self.files.imported
+            )
+        pattern = edit.life.retire_when.partition(HAS)[2] if edit.life else ""
+        return bool(pattern) and has_pattern(ours.source, pattern)
+
     def skip(self, edit: Edit) -> None:
         why = f"{edit.only_if} is not in this upstream"
         self.results[edit.key] = EditResult(edit, edit, 0, "skipped", (), why, None)
@@ -96,6 +117,12 @@ class _Landing:
     def landed(self, patch: Patch) -> list[Edit]:
         results = [self.results[edit.key] for edit in patch.edits]
         return [result.form for result in results if result.status in ("applied", "already")]
+
+
+def has_pattern(source: Source, pattern: str) -> bool:
+    """Whether any scope of the file matches."""
+    every = (place for found in source.scopes.values() for place in found)
+    return any(True for place in every for _ in find(compile_pattern(pattern), place.node))
 
 
 def _try_forms(files: Files, edit: Edit) -> tuple[list[_Attempt], int]:
@@ -215,6 +242,14 @@ def _fail_conflicts(splices: dict[str, list[Splice]], results: dict[str, EditRes
         for one, other in set(conflicts(made)):
             for key in {one, other}:
                 _fail(results, key, f"{path}: edits {one} and {other} overlap")
+
+
+def _fail_incomplete(results: dict[str, EditResult]) -> None:
+    """Edits that only work together: all of them, or none."""
+    for key, result in list(results.items()):
+        for other in result.edit.requires:
+            if result.status == "applied" and results[other].status not in ("applied", "already"):
+                _fail(results, key, f"requires {other}, which is {results[other].status}")
 
 
 def _plan(

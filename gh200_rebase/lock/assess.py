@@ -29,6 +29,7 @@ class Assessment:
     collisions: tuple[str, ...]
     violations: tuple[Violation, ...] = ()
     bodies: tuple[Body, ...] = ()
+    missing_patches: tuple[int, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -43,6 +44,11 @@ class Assessment:
             *(f"{item.where}: {item.name}: {item.detail}" for item in self.interfaces if not item.ok),
             *(f"{body.ours}: stands_for: {body.problem}" for body in self.bodies if body.problem),
             *(f"{path}: upstream has a file of this name, the overlay would replace it" for path in self.collisions),
+            *(
+                f"patch {number:02d}: the lock knows it, and patches/ has no such file; restore the file, or list the "
+                "number under `retired` in the patch that took its place"
+                for number in self.missing_patches
+            ),
         )
 
     @property
@@ -114,7 +120,7 @@ class Assessment:
 
 def assess(project: Project, tree: Tree, label: str, version: str) -> Assessment:
     """Resolve, prove and compare with the lock."""
-    plan = resolve(project.patches, tree)
+    plan = resolve(project.patches, tree, pristine=True)
     _reject_patched(plan, label)
     overlay = project.overlay
     bodies = find_bodies(project.patches, plan.results, tree)
@@ -127,8 +133,15 @@ def assess(project: Project, tree: Tree, label: str, version: str) -> Assessment
         drift=find_drift(project.lock, version, plan.results, bodies),
         violations=check_placements(tree, plan),
         bodies=bodies,
+        missing_patches=_missing_patches(project),
         collisions=tuple(path for path in overlay.paths() if tree.read(path) is not None),
     )
+
+
+def _missing_patches(project: Project) -> tuple[int, ...]:
+    locked = {int(key[:2]) for key in project.lock.edits if key[:2].isdigit() and key[2:3] == "/"}
+    known = {number for patch in project.patches for number in (patch.number, *patch.retired)}
+    return tuple(sorted(locked - known))
 
 
 def _reject_patched(plan: Plan, label: str) -> None:

@@ -21,6 +21,7 @@ _LEVELS = (
     ("hits", REVIEW, "the anchor hit {old} places, now {new}"),
     ("chain", REVIEW, "the blocks that enclose the anchor changed"),
     ("anchor", REVIEW, "the anchored statement itself changed"),
+    ("exits", REVIEW, "a return, break or continue before it, or the condition of one, changed"),
     ("body", REVIEW, "this function, or something of its file that it uses, changed"),
     ("neighbours", WARNING, "a statement next to the anchor changed"),
     ("scope", INFO, "something else in the same scope changed"),

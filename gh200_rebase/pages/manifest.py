@@ -10,12 +10,13 @@ from packaging.version import Version
 from ..errors import Rejected
 from ..patches.lockfile import Lock
 from ..patches.patchfile import Edit, Patch
+from ..patches.patchmodel import Life
 from ..project import Project
 from ..proofs.callees import Callee, callees
 from ..proofs.modules import Modules
 from ..proofs.overrides import Override, overrides
 from ..syntax.tree import MemoryTree
-from . import supported
+from . import supported, watch
 
 
 def pages(project: Project) -> dict[Path, str]:
@@ -26,6 +27,7 @@ def pages(project: Project) -> dict[Path, str]:
             project.patches, project.lock, Modules(project.overlay, MemoryTree({})), surface(project.root)
         ),
         docs / "SUPPORTED_UPSTREAMS.md": supported.render(project.lock),
+        docs / "UPSTREAM_REPLAY.md": watch.replay(project.lock),
     }
 
 
@@ -159,12 +161,26 @@ def _section(patch: Patch, verified: str) -> list[str]:
         *(f"- Import, in each file that uses the name: `{code}`" for code in patch.imports),
         *(f"- Number {number} is retired: it went in here, and is never used again" for number in patch.retired),
         f"- Risk: {patch.risk}",
+        f"- Class: {patch.life.kind}, forwarded: {_forwarded(patch.life)}, retire when: `{patch.life.retire_when}`",
+        *(
+            f"- {edit.key}: {edit.life.kind}, forwarded: {_forwarded(edit.life)}, retire when: `{edit.life.retire_when}`"
+            for edit in patch.edits
+            if edit.life
+        ),
+        *(
+            f"- Works around, in `{life.what}`: {_forwarded(life)}, retire when: `{life.retire_when}`"
+            for life in patch.workarounds
+        ),
         f"- Last verified on: {verified}",
         "",
     ]
     if patch.files:
         lines += [f"- `{copy.source}`" + _target(copy.source, copy.target) for copy in patch.files] + [""]
     return lines
+
+
+def _forwarded(life: Life) -> str:
+    return f"[{life.forwarded}](../{life.forwarded})" if life.forwarded.startswith("upstream/") else life.forwarded
 
 
 def _shown(found: list[Callee]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import Rejected
 from ..lock.assess import Assessment
 from ..lock.drift import REVIEW
+from ..lock.lifecycle import CAN_GO, Verdict
 from ..patches.patchfile import Patch
 from ..syntax.tree import Tree
 from ..text import table
@@ -54,7 +55,9 @@ def summary(assessment: Assessment) -> str:
 
 def explain(patch: Patch, assessment: Assessment, tree: Tree, around: int = 3) -> str:
     """What each edit of a patch does and where it lands in this upstream."""
-    parts = [f"{patch.name}: {patch.subject}", f"risk: {patch.risk}", "", patch.why.strip()]
+    wrong = wrong_with(patch, assessment)
+    parts = [*(f"WRONG {line}" for line in wrong), *([""] if wrong else [])]
+    parts += [f"{patch.name}: {patch.subject}", f"risk: {patch.risk}", "", patch.why.strip()]
     drift = {item.edit_key: item for item in assessment.drift}
     for result in assessment.plan.results:
         if result.edit.patch != patch.number:
@@ -63,7 +66,7 @@ def explain(patch: Patch, assessment: Assessment, tree: Tree, around: int = 3) -
         if result.edit.key in drift:
             parts.append(f"drift ({drift[result.edit.key].level}): {drift[result.edit.key].what}")
         if result.status == "failed":
-            parts.append("no place found: see the proposals below")
+            parts.append("no place found: see above, and the proposals below")
             continue
         if not result.hits:
             parts.append(f"{result.status}: {result.detail}")
@@ -72,6 +75,29 @@ def explain(patch: Patch, assessment: Assessment, tree: Tree, around: int = 3) -
     for copy in patch.files:
         parts += ["", f"--- copies {copy.source} -> {copy.target}"]
     return "\n".join(parts)
+
+
+def wrong_with(patch: Patch, assessment: Assessment) -> list[str]:
+    """What keeps this patch from being applied: failures first, then broken contracts, then what needs a review."""
+    own = f"{patch.number:02d}/"
+    declared = f"{patch.path.name}, expect "
+    return [
+        *(line for line in assessment.failures if line.startswith((own, patch.path.name, declared))),
+        *(f"{v.edit_key} ({v.file}:{v.line}): {v.what}" for v in assessment.violations if v.edit_key.startswith(own)),
+        *(
+            f"{d.edit_key} ({d.file}:{d.line}): to review: {d.what}"
+            for d in assessment.to_review
+            if d.edit_key.startswith(own) or declared in d.what
+        ),
+    ]
+
+
+def retire_table(label: str, verdicts: Sequence[Verdict]) -> str:
+    """What can go, what cannot, and why."""
+    rows = [(v.what, v.life.kind, v.life.forwarded, v.result, v.detail[:90]) for v in verdicts]
+    gone = [v.what for v in verdicts if v.result == CAN_GO]
+    total = f"on {label}: {len(gone)} of {len(verdicts)} can go" + (f": {', '.join(gone)}" if gone else "")
+    return f"{table(('what', 'class', 'forwarded', 'result', 'detail'), rows)}\n\n{total}"
 
 
 def _hunk(assessment: Assessment, tree: Tree, path: str, near: int, around: int) -> list[str]:

@@ -29,6 +29,8 @@ class Entry:
     anchor: str = ""
     neighbours: str = ""
     scope: str = ""
+    exits: str = ""
+    """Of the statements before it that may leave the scope or the round, with their conditions."""
     body: str = ""
     """Of an upstream function that our code stands for; the other facts are those of an edit."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import Rejected
 from .imports import unused_imports
-from .patchmodel import COMMIT_ORDER, CONTRACTS, RISKS, Edit, Expect, FileCopy, Patch
+from .patchmodel import CLASSES, COMMIT_ORDER, CONTRACTS, HAS, RISKS, Edit, Expect, FileCopy, Life, Patch
 from .problems import Problems, check_only_if, check_path, check_strings, check_table, one_of
 from .verbs import SCOPE_NAME, VERBS, contract_problem, problems_of, statements, tidy
 
@@ -23,7 +23,8 @@ FILE_NAME = re.compile(r"(\d\d)-([a-z0-9]+(?:-[a-z0-9]+)*)\.toml")
 EDIT_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 # key -> (type, required)
-PATCH_KEYS = {
+LIFE_KEYS = {"class": (str, False), "forwarded": (str, False), "retire_when": (str, False)}
+PATCH_KEYS = LIFE_KEYS | {
     "number": (int, True),
     "topic": (str, True),
     "subject": (str, True),
@@ -35,7 +36,9 @@ PATCH_KEYS = {
     "edit": (list, False),
     "files": (list, False),
     "expect": (list, False),
+    "workaround": (list, False),
 }
+WORKAROUND_KEYS = {"what": (str, True), "forwarded": (str, True), "retire_when": (str, True)}
 VARIANT_KEYS = {
     "scope": (str, False),
     "anchor": (str, False),
@@ -45,15 +48,20 @@ VARIANT_KEYS = {
     "file": (str, False),
     **dict.fromkeys((*CONTRACTS, "stands_for"), (list, False)),
 }
-EDIT_KEYS = VARIANT_KEYS | {
-    "id": (str, True),
-    "file": (str, True),
-    "verb": (str, True),
-    "code": (str, True),
-    "why": (str, True),
-    "only_if": (str, False),
-    "variant": (list, False),
-}
+EDIT_KEYS = (
+    VARIANT_KEYS
+    | LIFE_KEYS
+    | {
+        "id": (str, True),
+        "file": (str, True),
+        "verb": (str, True),
+        "code": (str, True),
+        "why": (str, True),
+        "only_if": (str, False),
+        "requires": (list, False),
+        "variant": (list, False),
+    }
+)
 FILES_KEYS = {"from": (str, True), "to": (str, False), "exclude": (list, False), "committed": (bool, False)}
 EXPECT_KEYS = {
     "file": (str, True),
@@ -76,6 +84,10 @@ def load_patches(directory: Path) -> tuple[Patch, ...]:
         if times > 1:
             names = ", ".join(patch.path.name for patch in patches if patch.number == number)
             problems.add(f"number {number} is used by {names}")
+    keys = {edit.key for patch in patches for edit in patch.edits}
+    for edit in (edit for patch in patches for edit in patch.edits):
+        for key in set(edit.requires) - keys:
+            problems.add(f"edit {edit.key}: requires {key!r}, and there is no such edit")
     for number in {number for patch in patches for number in patch.retired} & {patch.number for patch in patches}:
         problems.add(f"number {number} is retired; a number is never used again")
     if problems.found:
@@ -108,10 +120,16 @@ def _load(path: Path, problems: Problems) -> Patch | None:
         risk=table["risk"],
         commit=table.get("commit", "normal"),
         path=path,
-        edits=tuple(edit for entry in table.get("edit", ()) if (edit := _edit(number, entry, problems))),
+        edits=tuple(edit for entry in table.get("edit", ()) if (edit := _edit(table, entry, path, problems))),
         files=tuple(copy for entry in table.get("files", ()) if (copy := _copy(entry, problems.at("files")))),
         imports=_imports(table.get("imports", ""), problems.at("imports")),
         retired=tuple(table.get("retired", ())),
+        life=_life(table, path.parent.parent, problems),
+        workarounds=tuple(
+            _life({"class": "workaround", **entry}, path.parent.parent, problems.at("workaround"))
+            for entry in table.get("workaround", ())
+            if check_table(entry, WORKAROUND_KEYS, problems.at("workaround"))
+        ),
         expects=tuple(item for entry in table.get("expect", ()) if (item := _expect(entry, problems.at("expect")))),
     )
     # Names can be read only off code that parses.
@@ -134,7 +152,8 @@ def _check_header(path: Path, table: Mapping[str, Any], problems: Problems) -> N
         problems.add("subject must be one line")
 
 
-def _edit(number: int, entry: Any, problems: Problems) -> Edit | None:
+def _edit(table: Mapping[str, Any], entry: Any, path: Path, problems: Problems) -> Edit | None:
+    number, head = table["number"], {key: table[key] for key in LIFE_KEYS if key in table}
     problems = problems.at(f"edit {entry.get('id', '?') if isinstance(entry, dict) else '?'}")
     if not check_table(entry, EDIT_KEYS, problems):
         return None
@@ -152,6 +171,8 @@ def _edit(number: int, entry: Any, problems: Problems) -> Edit | None:
         why=entry["why"].strip(),
         only_if=entry.get("only_if", ""),
         stands_for=_stands_for(entry, problems),
+        requires=tuple(key if "/" in key else f"{number:02d}/{key}" for key in entry.get("requires", ())),
+        life=_life({**head, **entry}, path.parent.parent, problems) if LIFE_KEYS.keys() & entry.keys() else None,
         **_contracts(entry, problems),
     )
     check_only_if(main.only_if, problems)
@@ -167,6 +188,27 @@ def _edit(number: int, entry: Any, problems: Problems) -> Edit | None:
             _check_form(form, inner)
             variants.append(form)
     return replace(main, variants=tuple(variants))
+
+
+def _life(entry: Mapping[str, Any], root: Path, problems: Problems) -> Life:
+    life = Life(
+        entry.get("class", "integration"),
+        entry.get("forwarded", "no"),
+        entry.get("retire_when", ""),
+        entry.get("what", ""),
+    )
+    one_of(life.kind, CLASSES, "class", problems)
+    is_path = life.forwarded not in ("no", "not-needed") and not life.forwarded.startswith("https://")
+    if is_path and not (root / life.forwarded).is_file():
+        problems.add(f"forwarded: there is no report {life.forwarded!r}; or write no, not-needed or an address")
+    if life.retire_when.startswith(HAS):
+        if problem := contract_problem("after_every", life.retire_when.removeprefix(HAS)):
+            problems.add(f"retire_when: {problem}")
+    elif life.retire_when and not (root / life.retire_when).is_file():
+        problems.add(f"retire_when: there is no script {life.retire_when!r}; or write {HAS}PATTERN")
+    if life.kind != "integration" and (life.forwarded == "no" or not life.retire_when):
+        problems.add(f"a {life.kind} needs forwarded and retire_when")
+    return life
 
 
 def _imports(text: str, problems: Problems) -> tuple[str, ...]:

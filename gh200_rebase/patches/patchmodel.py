@@ -11,6 +11,22 @@ CONTRACTS = ("after_every", "before_any", "last_stored", "stored_once")
 """What an edit may state about its place besides that it is reached, which is always proved."""
 
 
+CLASSES = ("integration", "workaround", "backport")
+HAS = "has:"
+"""Prefix of a `retire_when` that is a pattern: what upstream must have, to no longer need the edit."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """Why something of ours exists, who was informed (as in Debian's DEP-3), and the test that it is not needed any more."""
+
+    kind: str = "integration"
+    forwarded: str = "no"
+    retire_when: str = ""
+    what: str = ""
+    """Of a workaround inside our package: the module that goes."""
+
+
 @dataclass(frozen=True)
 class Edit:
     """One change of one upstream file. `variants` are complete forms, tried in order when this one does not fit."""
@@ -32,6 +48,11 @@ class Edit:
     stored_once: tuple[str, ...] = ()
     stands_for: tuple[str, ...] = ()
     """Functions of the same file that our code repeats, replaces, wraps or bypasses; their bodies are in the lock."""
+
+    requires: tuple[str, ...] = ()
+    """Keys of edits without which this one must not be applied."""
+    life: Life | None = None
+    """None: as its patch."""
 
     @property
     def key(self) -> str:
@@ -89,6 +110,9 @@ class Patch:
     """One import each; a file gets those whose name an edit of this patch uses there."""
     retired: tuple[int, ...] = ()
     """Numbers of patches that went into this one."""
+    life: Life = Life()
+    workarounds: tuple[Life, ...] = ()
+    """Faults of upstream that code of ours in this patch works around, besides its edits."""
 
     @property
     def name(self) -> str:

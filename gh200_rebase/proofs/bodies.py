@@ -43,13 +43,16 @@ def find_bodies(patches: Sequence[Patch], results: Sequence[EditResult], tree: T
     """What the expectations of `patches` and the edits of `results` stand for in this upstream."""
     ours: dict[tuple[str, str], list[str]] = {}
     present: set[tuple[str, str]] = set()
+    optional = {
+        (item.file, scope) for patch in patches for item in patch.expects if item.only_if for scope in item.stands_for
+    }
     for file, scopes, entry, is_present in (*_of_edits(results), *_of_expectations(patches, tree)):
         for scope in scopes:
             ours.setdefault((file, scope), []).append(entry)
             present |= {(file, scope)} if is_present else set()
     return tuple(
         _body(*place, "; ".join(entries), tree)
-        if place in present
+        if place in present and not (place in optional and _is_absent(*place, tree))
         else Body(*place, "; ".join(entries), is_missing=True)
         for place, entries in ours.items()
     )
@@ -66,6 +69,14 @@ def _of_expectations(patches: Sequence[Patch], tree: Tree) -> Iterator[tuple[str
         for item in patch.expects:
             entry = f"{patch.path.name}, expect {item.name} ({item.why})"
             yield item.file, item.stands_for, entry, condition_holds(item.only_if, item.file, tree)
+
+
+def _is_absent(file: str, scope: str, tree: Tree) -> bool:
+    try:
+        uses = _uses(file, scope, tree)
+        return uses is None or not uses.has(scope)
+    except Unreadable:
+        return False
 
 
 def _body(file: str, scope: str, ours: str, tree: Tree) -> Body:

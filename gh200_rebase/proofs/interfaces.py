@@ -178,6 +178,8 @@ def _expected(patch: Patch, item: Expect, tree: Tree) -> InterfaceResult:
             problem = _name_problem(read_source(path, tree.read(path) or b""), item)
     except Unreadable as error:
         problem = str(error)
+    if problem and item.only_if and " has no " in problem:
+        return InterfaceResult(item.name, where, True, f"skipped: {item.only_if} is there, {item.name} is not (yet)")
     return InterfaceResult(item.name, where, not problem, problem)
 
 

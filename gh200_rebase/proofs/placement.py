@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..patches.patchmodel import Edit
-from ..patches.pattern import compile_pattern, find
+from ..patches.pattern import compile_pattern, find, matches
 from ..syntax.exits import exit_before, falls_through
 from ..syntax.nodes import DEFS, FUNCTIONS, Place, own_nodes, places
 from .removal import Own
@@ -53,7 +53,7 @@ def violations(
         around = item.around[:-1] if form.verb == "base" else item.around
         spot = Spot(item, (module, *around), marked)
         for line, what in (
-            *_unreached(spot, form),
+            *_unreached(spot, form, own),
             *_disordered(spot, form),
             *_stale(spot, form),
             *_stored(spot, form),
@@ -61,7 +61,7 @@ def violations(
             yield Violation(key, form.file, line, what)
 
 
-def _unreached(spot: Spot, form: Edit) -> Iterator[tuple[int, str]]:
+def _unreached(spot: Spot, form: Edit, landed: Sequence[Own]) -> Iterator[tuple[int, str]]:
     """Reached: nothing on the way in leaves before it, and no later definition takes the place of one around it."""
     steps = [*spot.scopes[1:], spot.own.statement]
     for scope, inner in zip(spot.scopes, steps, strict=True):
@@ -74,7 +74,7 @@ def _unreached(spot: Spot, form: Edit) -> Iterator[tuple[int, str]]:
         if exit_ is not None:
             yield _line(inner), f"never reached: line {exit_.lineno} leaves before it"
         if isinstance(inner, DEFS):
-            yield from _replaced(scope, place, inner)
+            yield from _replaced(scope, place, inner, {id(node) for item in landed for node in item.around})
 
 
 def _anchor_that_leaves(place: Place) -> ast.stmt | None:
@@ -83,11 +83,15 @@ def _anchor_that_leaves(place: Place) -> ast.stmt | None:
 
 
 def _replaced(
-    scope: ast.AST, place: Place, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    scope: ast.AST, place: Place, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, patched_too: set[int]
 ) -> Iterator[tuple[int, str]]:
     for other in places(scope):
-        later = other.node is not node and _position(other.node) > _position(node)
-        if later and _rebinds(other.node, node.name) and not _exclusive(place, other):
+        if other.node is node or not _rebinds(other.node, node.name):
+            continue
+        if _exclusive(place, other):
+            if isinstance(other.node, DEFS) and id(other.node) not in patched_too:
+                yield _line(other.node), f"{node.name} is defined in another branch here, and that one is not patched"
+        elif _position(other.node) > _position(node):
             yield _line(other.node), f"{node.name} is defined again here: the one that was patched is dead"
     name = node.name
     if isinstance(scope, ast.ClassDef):
@@ -136,6 +140,18 @@ def _exclusive(one: Place, other: Place) -> bool:
     return False
 
 
+def bound_elsewhere(module: ast.Module, name: str, ours: Sequence[Own]) -> Iterator[ast.AST]:
+    """Where upstream itself binds the name that our import binds in this file."""
+    own = {id(part) for item in ours for part in ast.walk(item.node)}
+    for node in ast.walk(module):
+        names = (getattr(node, key, None) for key in ("id", "arg", "name", "asname", "rest"))
+        loads = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        keyword = isinstance(node, ast.keyword)
+        imported = isinstance(node, ast.alias) and (node.asname or node.name.split(".")[0]) == name
+        if id(node) not in own and not loads and not keyword and (imported or name in names):
+            yield node
+
+
 def _disordered(spot: Spot, form: Edit) -> Iterator[tuple[int, str]]:
     for text, is_late in [(text, True) for text in form.after_every] + [(text, False) for text in form.before_any]:
         found = [item.node for item in find(compile_pattern(text), spot.scope) if id(item.node) not in spot.ours]
@@ -152,6 +168,9 @@ def _stale(spot: Spot, form: Edit) -> Iterator[tuple[int, str]]:
     """The names were last stored before it, in the same round of the innermost loop around it."""
     for name in form.last_stored:
         before, after = _stores_of(spot, name)
+        # A store that the contract itself says comes later, such as that of a loop's counter.
+        later = [compile_pattern(text).node for text in form.before_any]
+        after = [node for node in after if not any(matches(pattern, node) for pattern in later)]
         if not before:
             yield spot.at[0], f"{name} is not stored before it in the same round"
         for node in after:
@@ -169,10 +188,15 @@ def _stores_of(spot: Spot, name: str) -> tuple[list[ast.AST], list[ast.AST]]:
     for place in places(spot.scope):
         rounds = [owner for owner, _ in place.chain if isinstance(owner, _LOOPS)]
         same_round = (rounds[-1] if rounds else None) is loop or place.node is loop
-        if id(place.node) in spot.ours or not same_round or not _stores(place.node, name):
-            continue
         is_before = place.node is loop or _position(place.node) < _position(spot.own.statement)
-        (before if is_before else after).append(place.node)
+        # An inner loop after it is part of the round, too.
+        inside = loop is None or loop in rounds
+        if id(place.node) in spot.ours or not _stores(place.node, name):
+            continue
+        if is_before and same_round:
+            before.append(place.node)
+        elif not is_before and inside:
+            after.append(place.node)
     return before, after
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..engine.resolve import EditResult, Plan, resolve
+from ..patches.imports import bound_name
 from ..patches.patchmodel import Patch
 from ..patches.verbs import IMPORT, code_nodes
 from ..syntax.nodes import deep_trees, places
@@ -18,7 +19,7 @@ from ..syntax.tree import ChangedTree, Tree
 from .calls import call_problems, import_problems, imported_names, self_problems
 from .modules import Definition, Imported, Modules, dotted
 from .names import Bindings, UndefinedNames
-from .placement import Violation, violations
+from .placement import Violation, bound_elsewhere, violations
 from .removal import Removal, bytes_problem, code_problem, find_own, tree_problem
 
 PROOFS = ("bytes", "compiles", "tree", "names", "calls", "again")
@@ -93,8 +94,15 @@ def check_placements(tree: Tree, plan: Plan) -> tuple[Violation, ...]:
     for file in _patched_files(tree, plan):
         module, removal = file.final.tree, file.removal
         for result in file.results:
+            key = result.edit.key
             if result.form.verb != IMPORT:
-                found += violations(result.form, result.edit.key, module, removal.of(result.edit.key), removal.own)
+                found += violations(result.form, key, module, removal.of(key), removal.own)
+                continue
+            name = bound_name(result.form.code)
+            found += [
+                Violation(key, file.path, getattr(node, "lineno", 1), f"upstream binds {name} here, our import's name")
+                for node in bound_elsewhere(module, name, removal.own)
+            ]
     return tuple(found)
 
 

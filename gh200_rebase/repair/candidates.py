@@ -188,6 +188,8 @@ def _hits(pattern: Pattern, form: Edit, scope: ast.AST) -> list[Found]:
 def _loosened(anchor: str, scope: ast.AST, old: Site | None) -> Iterator[str]:
     """Anchors of statements of the same kind: those that hold the old expression inside, and those that look alike."""
     pattern = compile_pattern(anchor).node
+    if old is not None:
+        yield from _renamed_callees(pattern, scope, old)
     if isinstance(pattern, ast.expr):
         return
     inner = next(_header_expressions(pattern), None)
@@ -200,6 +202,29 @@ def _loosened(anchor: str, scope: ast.AST, old: Site | None) -> Iterator[str]:
         if holds or likeness > 0.5:
             rated.append((holds + likeness, _anchor_text(place.node, inner if holds else None)))
     yield from (text for _, text in sorted(rated, key=lambda item: -item[0])[:2])
+
+
+def _renamed_callees(pattern: ast.expr | ast.stmt, scope: ast.AST, old: Site) -> Iterator[str]:
+    """Statements and calls that are the old one but for the name of the function that is called."""
+    wanted = _without_callees(old.found.node)
+    for place in places(scope):
+        parts = expressions(place.node) if isinstance(pattern, ast.expr) else [place.node]
+        for part in parts:
+            if wanted and type(part) is type(old.found.node) and _without_callees(part) == wanted:
+                yield _anchor_text(part, None)
+
+
+def _without_callees(node: ast.AST) -> str:
+    """The code with every called name the same; empty without a call."""
+    bare = copy.deepcopy(node)
+    calls = [part for part in expressions(bare) if isinstance(part, ast.Call)]
+    calls += [bare] if isinstance(bare, ast.Call) else []
+    for call in calls:
+        if isinstance(call.func, ast.Attribute):
+            call.func.attr = "_"
+        elif isinstance(call.func, ast.Name):
+            call.func.id = "_"
+    return header_dump(bare) if calls else ""
 
 
 def _header_expressions(node: ast.AST) -> Iterator[ast.expr]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .nodes import DEFS, Place, blocks
+from .nodes import DEFS, Place, blocks, header_dump
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _WITHS = (ast.With, ast.AsyncWith)
@@ -21,6 +21,25 @@ def exit_before(place: Place) -> ast.stmt | None:
         if node is not place.node and _never_entered(node, place):
             return node
     return None
+
+
+def exits_before(place: Place) -> Iterator[str]:
+    """Each return, break and continue that may keep control from this statement, with the conditions around it."""
+    if isinstance(place.node, ast.Module):
+        return
+    for _, block, index in _ancestry(place):
+        for item in block[:index]:
+            yield from _exits_in(item, "", in_loop=False)
+
+
+def _exits_in(node: ast.stmt, around: str, *, in_loop: bool) -> Iterator[str]:
+    if isinstance(node, ast.Return) or (isinstance(node, ast.Break | ast.Continue) and not in_loop):
+        yield f"{around}{type(node).__name__}"
+    if not isinstance(node, DEFS):
+        for part, inner in blocks(node):
+            here = f"{around}{header_dump(node)}/{part};"
+            for item in inner:
+                yield from _exits_in(item, here, in_loop=in_loop or (isinstance(node, _LOOPS) and part == "body"))
 
 
 def _ancestry(place: Place) -> Iterator[tuple[ast.stmt, list[ast.stmt], int]]:

@@ -15,7 +15,7 @@ from gh200_lab.place import ROOT
 
 pytestmark = pytest.mark.timeout(900)
 
-REPORTS = sorted(path.stem for path in (ROOT / "upstream").glob("*.md") if path.stem != "README")
+REPORTS = sorted(path.stem for path in (ROOT / "upstream").glob("*_*.md") if not path.stem.startswith("pytorch"))
 
 
 def run(tree: Path, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -40,11 +40,17 @@ def test_reports_hold_for_plain_upstream_and_not_for_the_fork(tree: Path, there:
     done = run(tree, tmp_path, str(ROOT / "upstream" / "reproduce.py"))
     lines = re.sub(r"\x1b\[\d*m", "", done.stdout).splitlines()
     printed = dict(line.split(": ", 1) for line in lines if ": " in line)
-    assert sorted(printed) == REPORTS and len(REPORTS) == 6
+    assert sorted(printed) == REPORTS and len(REPORTS) == 8
     assert {name for name, text in printed.items() if text != "not reproduced"} == there, printed
     assert done.returncode == 1
     for name in REPORTS:
         assert f"reproduce.py {name}" in (ROOT / "upstream" / f"{name}.md").read_text()
+
+
+def test_the_report_to_pytorch_holds_on_the_simulated_device(tmp_path: Path) -> None:
+    command = [str(ROOT / "tests/cuda_sim/run.sh"), sys.executable, str(ROOT / "upstream/pytorch_use_uvm_hangs.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "it hangs" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow(reason="a benchmark")

@@ -49,7 +49,9 @@ def test_placement_contract_that_cannot_be_right_is_rejected(tmp_path: Path, lin
     [
         ("def f(x):\n    a()\n    b()\n", ""),
         ("def f(x):\n    if x:\n        return\n    a()\n    b()\n", ""),
-        ("if x:\n    def f(x):\n        a()\n        b()\nelse:\n    def f(x):\n        pass\n", ""),
+        ("if x:\n    def f(x):\n        a()\n        b()\nelse:\n    def f(x):\n        pass\n", "is not patched"),
+        ("try:\n    def f(x):\n        pass\nexcept E:\n    def f(x):\n        a()\n        b()\n", "is not patched"),
+        ("def f(x):\n    a()\n    b()\n    for y in z:\n        x = y\n", "x is stored again here"),
         ("def f(x):\n    return\n    a()\n    b()\n", "never reached: line 2 leaves before it"),
         ("def f(x):\n    if False:\n        a()\n    b()\n", "never reached"),
         ("raise SystemExit\ndef f(x):\n    a()\n    b()\n", "never reached"),
