@@ -21,8 +21,23 @@ def test_dry_run_writes_nothing_and_lists_every_edit(lab: Lab) -> None:
     before = snapshot(lab.root)
     output = lab.run("--dry-run", "--upstream", upstream)
     assert "01/base" in output and "applied" in output
-    after = {path: data for path, data in snapshot(lab.root).items() if "__pycache__" not in path}
+    ours = ("__pycache__", "build/assessed/")
+    after = {path: data for path, data in snapshot(lab.root).items() if not any(part in path for part in ours)}
     assert after == before
+
+
+def test_an_assessment_is_made_once_for_the_same_patches_lock_and_upstream(lab: Lab) -> None:
+    upstream = lab.upstream("v1")
+    kept = lab.root / "build/assessed"
+    first = lab.run("check", "--upstream", upstream)
+    (made,) = kept.iterdir()
+    stamp = made.stat().st_mtime_ns
+    assert lab.run("check", "--upstream", upstream) == first and [*kept.iterdir()] == [made]
+    assert made.stat().st_mtime_ns == stamp
+    made.write_bytes(b"not a pickle")
+    assert lab.run("check", "--upstream", upstream) == first
+    (lab.root / "patches/lock.json").unlink()
+    assert "not in the lock yet" in lab.run("check", "--upstream", upstream, code=2)
 
 
 def test_apply_gives_pristine_import_and_one_commit_per_patch(lab: Lab) -> None:
