@@ -22,7 +22,9 @@ from . import supported, watch
 def pages(project: Project) -> dict[Path, str]:
     """Every generated page with what it must say."""
     docs = project.root / "docs"
-    return {
+    guide = docs / "REBASING.md"
+    example = {guide: watch.example(guide.read_text(encoding="utf-8"), project.lock)} if guide.is_file() else {}
+    return example | {
         docs / "GH200_PATCH_MANIFEST.md": render(
             project.patches, project.lock, Modules(project.overlay, MemoryTree({})), surface(project.root)
         ),

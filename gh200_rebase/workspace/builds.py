@@ -5,14 +5,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import filecmp
 import os
-import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +15,6 @@ from pathlib import Path
 from ..errors import Rejected
 from ..system.durable import lock, rejecting_os_errors, remove_tree, write_atomic
 from ..system.gitrepo import (
-    changes,
     checked_out,
     environment,
     git,
@@ -35,12 +29,12 @@ from ..system.gitrepo import (
 from ..upstream.fetch import Upstream
 from . import checkout
 from .history import FORK_BRANCH, UPSTREAM_BRANCH, History, Step, write_history
+from .retention import IN_USE, carry_over, drop_old_builds
 from .run_files import (
     CHECKLIST,
     EXCLUDED,
     LOG,
     PATCH,
-    RUN_FILES,
     SCRIPT,
     Before,
     back_to_branch,
@@ -54,15 +48,8 @@ from .run_files import (
 )
 
 _PATIENCE = 600
-_KEPT_BUILDS = 3
-_JOB_DAYS = 60
-IN_USE = "in_use"
-"""A training holds a shared lock on it (simpletuner.gh200.launch)."""
-JOBS = ".jobs"
-"""Links from Slurm jobs to the build they were started on (train.py makes them)."""
 # Wins over any .gitattributes of upstream: without it a checkout may rewrite line endings, $Id$ or encodings.
 EXACT = "* -text -filter -ident -working-tree-encoding\n"
-_CACHES = ("__pycache__", ".pytest_cache", "build", ".venv")
 
 
 @dataclass(frozen=True)
@@ -175,12 +162,12 @@ def _next_build(link: Path, upstream: Upstream, steps: Sequence[Step], page: Pag
                 return Built(True, "", built.history, old)
             final = _free(builds / f"{upstream.version}-{built.history.tip[:8]}")
             if old:
-                _carry_over(old, place, final, earlier)
+                carry_over(old, place, final, earlier)
             os.rename(place, final)
         finally:
             remove_tree(place)
         _switch(link, final, earlier)
-        _drop_old_builds(builds, final, earlier)
+        drop_old_builds(builds, final, earlier)
     return Built(False, built.backup, built.history, final)
 
 
@@ -229,36 +216,6 @@ def _free(path: Path) -> Path:
     return next(one for one in (path, *numbered) if not one.exists())
 
 
-def _carry_over(old: Path, new: Path, final: Path, earlier: Path) -> None:
-    """A user's own files: configs are copied, other entries linked; where the new build has one, the old keeps theirs."""
-    carried = []
-    for name in _own_entries(old):
-        source, target = old / name, new / name
-        if target.exists() or target.is_symlink():
-            print(f"note: {name} is a file of the new build; yours is {source}")
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if name.startswith("config/"):
-            shutil.copytree(source, target, symlinks=True) if source.is_dir() else shutil.copy2(source, target)
-        else:
-            origin = source.resolve()
-            # The old tree may move to `earlier` when the link takes its name.
-            origin = earlier / origin.relative_to(old) if origin.is_relative_to(old) else origin
-            target.symlink_to(os.path.relpath(origin, (final / name).parent))
-            carried.append(f"/{name}")
-    exclude(new, tuple(carried))
-
-
-def _own_entries(tree: Path) -> Iterator[str]:
-    """Files and directories that are neither the fork's nor caches, uppermost first."""
-    out = git(tree, "status", "--porcelain", "-z", "--no-renames", "--ignored=matching", "--untracked-files=all")
-    for line in out.split(b"\0"):
-        name = os.fsdecode(line[3:]).rstrip("/")
-        known = name in RUN_FILES or name.split("/")[0] in _CACHES or name.split("/")[-1] in _CACHES
-        if line[:2] in (b"??", b"!!") and not known and not name.endswith((".pyc", ".pyo")):
-            yield name
-
-
 def _switch(link: Path, final: Path, earlier: Path) -> None:
     """One rename; a directory of an older revision of this tool first moves in among the builds."""
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
@@ -270,50 +227,6 @@ def _switch(link: Path, final: Path, earlier: Path) -> None:
         else:
             link.rmdir()
     os.replace(fresh, link)
-
-
-def _drop_old_builds(builds: Path, current: Path, previous: Path) -> None:
-    """All but the newest few; never one that runs, waits for its Slurm job, or has something of a user in it."""
-    forgotten = time.time() - _JOB_DAYS * 86_400
-    for link in [link for link in (builds / JOBS).glob("*") if link.lstat().st_mtime < forgotten]:
-        link.unlink()
-    jobs = {link.resolve() for link in (builds / JOBS).glob("*")}
-    others = [
-        path
-        for path in builds.iterdir()
-        if path.is_dir() and path.name[:1] != "." and path not in {current, previous, *jobs}
-    ]
-    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in others[_KEPT_BUILDS - 2 :]:
-        if not _in_use(path, current):
-            # Out of the way by one rename, so that a kill leaves no half of it under its name.
-            doomed = path.rename(builds / f".new-{path.name}")
-            remove_tree(doomed)
-
-
-def _in_use(tree: Path, current: Path) -> bool:
-    """A process has it locked, or it has commits, changes or files that the current build has not."""
-
-    def own_file(name: str) -> bool:
-        ours, copy = tree / name, current / name
-        return not (ours.is_symlink() or (ours.is_file() and copy.is_file() and filecmp.cmp(ours, copy, shallow=False)))
-
-    with suppress(OSError, Rejected):
-        handle = os.open(store(tree) / IN_USE, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(handle)
-        branches = text(tree, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/stash").split()
-        own = [name for name in branches if name not in (FORK_BRANCH, UPSTREAM_BRANCH) and "gh200-backup-" not in name]
-        unmoved = tip(tree, "HEAD") == tip(tree, f"refs/heads/{FORK_BRANCH}") == _made(tree)
-        return bool(own) or not unmoved or bool(changes(tree)) or any(map(own_file, _own_entries(tree)))
-    return True
-
-
-def _made(tree: Path) -> str:
-    log = (tree / LOG).read_text(encoding="utf-8").splitlines()
-    return next((line.partition(": ")[2] for line in log if line.startswith("Commit after: ")), "")
 
 
 def require_fork(into: Path) -> Path:
