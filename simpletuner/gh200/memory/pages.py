@@ -10,7 +10,7 @@ from .driver import ManagedRange
 if TYPE_CHECKING:
     import torch
 
-PAGE = 65536  # Grace's advised page size and the driver's own granule; a multiple of every smaller page
+PAGE = 65536  # the largest page size of Grace and the driver's own granule: a multiple of the kernel's pages
 ALIGNMENT = 256  # of a tensor among others in one piece of memory: what the widest loads of a GPU want, and more
 
 

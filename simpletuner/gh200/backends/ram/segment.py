@@ -14,8 +14,9 @@ from .codecs import SAMPLE_BYTES, WORTH_IT, Codec
 from .listing import SourceFile, open_regular
 from .memory_files import DATA, memory_file
 
-# Large files start on a page: the kernel then copies page by page.
-_PAGE_ALIGNED_FROM = 64 << 10
+# Large files start on a page, of 4 or 64 KB: the kernel then copies page by page.
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGES_OF_A_LARGE_FILE = 16
 _SAMPLED_FILES = 64
 # A file's place in the index: its row, its slots in the tables, and a name of ordinary length.
 _INDEX_BYTES = 192
@@ -185,7 +186,7 @@ def estimated_bytes(files: Sequence[SourceFile], codec: Codec) -> int:
 
 
 def _alignment(size: int) -> int:
-    return 4096 if size >= _PAGE_ALIGNED_FROM else 64
+    return _PAGE if size >= _PAGES_OF_A_LARGE_FILE * _PAGE else 64
 
 
 def _rounded_up(position: int, alignment: int) -> int:

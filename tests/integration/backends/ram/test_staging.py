@@ -460,3 +460,17 @@ def test_large_files_are_compressed_in_blocks(tmp_path: Path) -> None:
         (row,) = [arena.row(number) for number in range(arena.files)]
         assert row.blocks == 3 and row.stored < len(data) / 2 and arena.read(0) == data
     assert resource.getpagesize()
+
+
+@pytest.mark.parametrize("page", [4096, 65536])
+def test_large_files_start_on_a_page_of_the_kernel(page: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simpletuner.gh200.backends.ram.segment._PAGE", page)
+    sizes = [100, 16 * page, 77, 20 * page + 1]
+    for number, size in enumerate(sizes):
+        (tmp_path / f"{number}.bin").write_bytes(os.urandom(size))
+    arena = stage("x", tmp_path, InMemory(num_workers=1))
+    rows = [arena.row(number) for number in range(arena.files)]
+    assert {row.offset % page for row in rows if row.size >= 16 * page} == {0}
+    assert sorted(row.size for row in rows) == sorted(sizes)
+    for name, number in arena.names():
+        assert arena.read(number) == Path(name).read_bytes()
