@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn
 
 from .errors import GH200Error, stop
@@ -131,8 +132,8 @@ class TrainerHooks:
 
         run.hints.settle_on(self.accelerator.device)
         bind_beside(run.hints.device)
-        if run.hints.device is not None:
-            bound_one_pool(run.hints.device)
+        if run.hints.device is not None and bound_one_pool(run.hints.device):
+            _skip_memory_query(run)
 
     def _create_gh200_telemetry(self, run: Any) -> None:
         self._gh200_telemetry = None
@@ -222,6 +223,13 @@ class TrainerHooks:
     def _gh200_window_closed(self, verdict: bool) -> bool:
         """`step % accumulation == 0`; with windows of changing size the question is whether one just closed."""
         return verdict if self._gh200_ramp is None else bool(self.accelerator.sync_gradients)
+
+
+def _skip_memory_query(run: Any) -> None:
+    """SimpleTuner takes the size of the GPU's memory from nvidia-smi; in one pool that is "[N/A]", and it would stop."""
+    checks: Any = import_module("simpletuner.helpers.training.default_settings.safety_check")
+    version, checks.cuda_version = checks.cuda_version, None
+    run.at_end(lambda: setattr(checks, "cuda_version", version))
 
 
 def _or_without(run: Any, key: str, feature: str, start: Callable[[], None]) -> None:

@@ -145,6 +145,17 @@ def test_other_modes_are_bit_identical(simulated: SimulatedRuns, off: Trained, m
     assert ("cpu_first instead of gpu_first" in on.run.text) == (mode == "cdmm")
 
 
+SLOW = pytest.mark.slow(reason="one training on the simulated device each")
+
+
+@pytest.mark.parametrize("family", ["gb10", *(pytest.param(name, marks=SLOW) for name in ("gh200", "gb200", "h100"))])
+def test_every_family_is_bit_identical(simulated: SimulatedRuns, off: Trained, family: str) -> None:
+    on = simulated.train(family, "--family", family, in_ram=True, cache_config=UNIFIED, gh200_optimizations=HINTS)
+    assert on.bits() == off.bits()
+    assert all(report["violations"] == [] for report in on.trainers)
+    assert ("one memory pool" in on.run.text) == (family == "gb10")
+
+
 @pytest.mark.slow(reason="three trainings on the simulated device")
 @pytest.mark.parametrize("every", [3, 17, 101])
 def test_a_driver_that_fails_every_nth_call(simulated: SimulatedRuns, off: Trained, every: int) -> None:

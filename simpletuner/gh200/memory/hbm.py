@@ -39,14 +39,16 @@ def _by_torch(device: int) -> tuple[int, int]:
     return torch.cuda.mem_get_info(device)
 
 
-def bound_one_pool(device: int) -> None:
-    """Where the GPU allocates from the CPU's memory, torch raises an out-of-memory error before the machine runs out."""
+def bound_one_pool(device: int) -> bool:
+    """Whether the GPU allocates from the CPU's memory; torch then raises an error before the machine runs out of it."""
     import torch
 
-    if platform(device).one_pool:
-        free, total = free_and_total(device)
-        torch.cuda.set_per_process_memory_fraction(free / total, device)
-        logger.info("GH200 memory: one pool: torch may allocate %s of %s", format_size(free), format_size(total))
+    if not platform(device).one_pool:
+        return False
+    free, total = free_and_total(device)
+    torch.cuda.set_per_process_memory_fraction(free / total, device)
+    logger.info("GH200 memory: one pool: torch may allocate %s of %s", format_size(free), format_size(total))
+    return True
 
 
 class HbmShare:

@@ -53,9 +53,9 @@ class Mover:
 
     def close(self) -> None:
         """Safe to call again, and when the driver has gone first."""
-        driver = load_driver()
         with self._lock:
             event, stream, self._event, self._stream = self._event, self._stream, 0, 0
+        driver = load_driver() if event or stream else None
         if not isinstance(driver, Driver):
             return
         for handle, destroy in ((event, driver.destroy_event), (stream, driver.destroy_stream)):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..config.keys import AUTO
 from ..config.profile import CHOSEN
 from ..memory.driver import CudaError, Driver, load_driver
+from ..memory.family import platform
+from ..memory.limits import memory_limits
 from ..ramp.schedule import GH200GradientRamp
 from .config import existing_part, gb
 from .keys import number, truth
@@ -86,6 +88,9 @@ def estimate_of(config: Mapping[str, Any], upstream: Upstream | None, environ: M
     return memory_of(weights, config) if weights else None
 
 
+_BEYOND = '"gh200_optimizations.managed_memory" to "auto", '
+
+
 def gpu_memory(environ: Mapping[str, str]) -> int:
     """Bytes of the smallest GPU this run may use; 0 where it uses none."""
     if environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes"):
@@ -94,9 +99,19 @@ def gpu_memory(environ: Mapping[str, str]) -> int:
     if not isinstance(driver, Driver):
         return 0
     try:
+        if platform(0).one_pool:
+            return min(driver.total_memory(0), memory_limits()[0].bytes)
         return min(driver.total_memory(device) for device in range(driver.device_count))
     except CudaError:
         return 0
+
+
+def on_one_pool() -> bool:
+    """Whether what the GPU takes is missing to the CPU."""
+    try:
+        return platform(0).one_pool
+    except CudaError:
+        return False
 
 
 def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Kind | None, str]:
@@ -108,7 +123,7 @@ def shortage_of(memory: Memory, config: Mapping[str, Any], gpu: int) -> tuple[Ki
     return (
         "problems" if certain else "warnings",
         f"the {'weights' if certain else 'weights, gradients and optimizer'} take about {gb(need)}, the GPU has "
-        f'{gb(gpu)}; set "gh200_optimizations.managed_memory" to "auto", base_model_precision to a smaller one, '
+        f"{gb(gpu)}; set {'' if on_one_pool() else _BEYOND}base_model_precision to a smaller one, "
         'or model_type to "lora"',
     )
 

@@ -30,6 +30,9 @@ EXPECTED: dict[str, dict[str, str]] = {
         "architecture": "warn", "numa_binding": "warn", "memlock": "warn", "gpu_model": "warn",
         "page_size": "skip", "init_on_alloc": "skip", "memory_mode": "skip", "c2c_links": "skip", "host_page_tables": "skip",
     },
+    "gb10": {
+        "page_size": "skip", "memory_mode": "skip", "c2c_links": "skip", "free_hbm": "skip", "beyond_hbm": "skip",
+    },
     "limited_container": {
         "cgroup_memory": "warn", "memlock": "warn", "dev_shm": "warn", "driver_version": "warn", "python_version": "warn",
         "memory_mode": "skip", "addressing_mode": "skip", "c2c_links": "skip", "managed_memory": "skip",

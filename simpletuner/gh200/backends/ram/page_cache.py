@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...memory.driver import CudaError
 from ...memory.family import platform
-from ...memory.hints import current
+from ...runtime import current
 from .codecs import WORTH_IT, Codec
 from .listing import SourceFile, open_regular
 from .segment import estimated_ratio
@@ -19,7 +19,8 @@ WHY = "CPU and GPU share one memory pool, and a copy of these files would take a
 
 def is_better(files: Sequence[SourceFile], codec: Codec | None) -> bool:
     """Whether the page cache holds the files as well as staging would: in one pool, where compression saves nothing."""
-    device = current().device
+    run = current()
+    device = run.hints.device if run is not None else None
     try:
         if device is None or not platform(device).one_pool:
             return False

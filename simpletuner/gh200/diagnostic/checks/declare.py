@@ -11,6 +11,7 @@ from ..gpu import Gpu
 from ..status import FAIL, PASS, SKIP, WARN, Result
 
 NO_DEVICE = "no CUDA device"
+NOT_IN_ONE_POOL = "not applicable: CPU and GPU share one memory pool"
 Ask = Callable[[Facts], Result]
 
 

@@ -6,7 +6,7 @@ from ...memory.family import Family
 from ..facts import Facts
 from ..gpu import Gpu
 from ..status import FAIL, PASS, SKIP, WARN, Result, gb
-from .declare import NO_DEVICE, Group, each_gpu
+from .declare import NO_DEVICE, NOT_IN_ONE_POOL, Group, each_gpu
 
 GPU = Group("gpu")
 # On the page they come last.
@@ -20,9 +20,6 @@ HOPPER = (9, 0)
 LOW_HBM, LEAST_HBM = 0.9, 0.1
 NEEDS_BINDINGS = "cuda-bindings cannot be asked: {}"
 NEEDS_NVML = "NVML cannot be asked: {}"
-
-
-NOT_IN_ONE_POOL = "not applicable: CPU and GPU share one memory pool"
 
 
 @GPU.check(

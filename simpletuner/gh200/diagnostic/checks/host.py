@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..facts import Facts
 from ..host import UNLIMITED
 from ..status import FAIL, PASS, SKIP, WARN, Result, gb
-from .declare import Group
+from .declare import NOT_IN_ONE_POOL, Group
 
 HOST = Group("host")
 
@@ -33,8 +33,8 @@ def architecture(facts: Facts) -> Result:
 def page_size(facts: Facts) -> Result:
     """Does the kernel use 64 KB pages?"""
     size = facts.host.page_bytes
-    if not facts.grace:
-        return Result(SKIP, f"{size // 1024} KB; {ONLY_GRACE}")
+    if not facts.grace or facts.one_pool:
+        return Result(SKIP, f"{size // 1024} KB; {NOT_IN_ONE_POOL if facts.one_pool else ONLY_GRACE}")
     if size >= GRACE_PAGE:
         return Result(PASS, f"{size // 1024} KB")
     return Result(WARN, f"{size // 1024} KB pages; 64 KB are advised on Grace")
@@ -80,6 +80,8 @@ def init_on_alloc(facts: Facts) -> Result:
 def memory_mode(facts: Facts) -> Result:
     """How does the GPU's memory show up: as a NUMA node, or not at all (CDMM)?"""
     mode = facts.memory_mode
+    if facts.one_pool:
+        return Result(SKIP, NOT_IN_ONE_POOL)
     if mode == "none":
         return Result(SKIP, "no GPU here shares its page tables with the CPU")
     if mode == "CDMM":

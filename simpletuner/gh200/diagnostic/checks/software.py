@@ -8,7 +8,7 @@ from ..facts import Facts
 from ..software import PREFIXES
 from ..status import FAIL, PASS, SKIP, WARN, Result
 from ..torch_build import ALLOCATOR_VARIABLES
-from .declare import Group
+from .declare import NOT_IN_ONE_POOL, Group
 
 SOFTWARE = Group("software")
 
@@ -74,6 +74,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 @SOFTWARE.check(WARN, "use the locked torch (scripts/setup.sh), or one that has the names")
 def beyond_hbm(facts: Facts) -> Result:
     """What would put torch's allocations beyond HBM: keys or pools?"""
+    if facts.one_pool:
+        return Result(SKIP, NOT_IN_ONE_POOL)
     beyond = facts.software.beyond_hbm
     if beyond.possible:
         return Result(PASS, beyond.text)

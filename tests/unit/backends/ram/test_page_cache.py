@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,5 +62,6 @@ def test_files_that_are_gone_or_of_others_are_left_alone(tmp_path: Path, advised
 def test_the_page_cache_is_better_only_in_one_pool(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_cache, "platform", lambda device: Platform(family))
     assert not page_cache.is_better([], None), "no GPU is known"
-    monkeypatch.setattr(page_cache.current(), "device", 0)
+    run = SimpleNamespace(hints=SimpleNamespace(device=0))
+    monkeypatch.setattr(page_cache, "current", lambda: run)
     assert page_cache.is_better([], None) == (family is Family.ONE_POOL)
