@@ -24,6 +24,7 @@ from ..diagnostic.output import deliver, report_head
 from ..diagnostic.page import Page, Progress, show_facts
 from ..errors import GH200Error
 from ..memory.driver import Driver
+from ..memory.hbm import free_and_total
 
 REPORT = "gh200_acceptance.json"
 NOTHING_TRIED = 3
@@ -133,7 +134,7 @@ def _try(done: Acceptance, machine: Machine, progress: Progress, trainer: MakeTr
         return
     try:
         uuid = driver.device_uuid(ORDINAL)
-        reject_busy(done.facts, machine, uuid, driver.memory_info(ORDINAL))
+        reject_busy(done.facts, machine, uuid, free_and_total(ORDINAL))
         _run(done, Device(driver, ORDINAL), machine, progress, trainer)
     finally:
         driver.let_go()

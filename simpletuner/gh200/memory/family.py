@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from functools import cache
 
 from .driver import DeviceAttribute, Driver, load_driver
@@ -14,13 +14,17 @@ CDMM = "this driver keeps HBM to itself (CDMM): a page in it cannot be read by t
 ONE_POOL = "CPU and GPU share one memory pool: there is no GPU memory to move pages to"
 
 
-class Family(StrEnum):
+class Family(str, Enum):  # noqa: UP042 - the diagnostic runs on Python 3.10
     """Which memory a GPU has, and whether it shares page tables with the CPU."""
 
     COHERENT = "coherent with its own memory"  # GH200, GB200, GB300
     ONE_POOL = "one memory pool"  # GB10 (DGX Spark), Thor
     DISCRETE = "discrete"
     NONE = "no GPU"
+
+    def __str__(self) -> str:
+        """Its text, as a StrEnum has it."""
+        return str(self.value)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import GH200Error
+from ..memory.driver import CudaError
+from ..memory.hbm import free_and_total
+from ..memory.hints import cuda_device
 from ..memory.limits import format_size
 from .optimizers import class_path
 from .overrides import GradientPoolHooks, OffloadOptimizerOverrides
@@ -169,7 +172,10 @@ class PlannedOffload(OffloadPlacement):
                 overrides.streamed.with_gradients = plan.places[GRADIENTS] != HBM
 
     def _capacity(self) -> Capacity:
-        free, _ = torch.cuda.mem_get_info(self._device)
+        try:
+            free, _ = free_and_total(cuda_device())
+        except CudaError:
+            free, _ = torch.cuda.mem_get_info(self._device)
         hbm = free + torch.cuda.memory_reserved(self._device) - self.memory.budget.pools
         return Capacity(int(USABLE * hbm), self.memory.available())
 

@@ -22,7 +22,7 @@ class GpuBusy(GH200Error):
 
 
 def reject_busy(facts: Facts, machine: Machine, uuid: str, memory: tuple[int, int]) -> None:
-    """`memory` is free and total bytes as CUDA reports them."""
+    """`memory` is free and total bytes of the GPU."""
     gpu = next((gpu for gpu in facts.gpus.devices if gpu.uuid == uuid), None)
     reasons = [*_others(machine, uuid), *_used(gpu, memory)]
     if reasons:
@@ -45,6 +45,8 @@ def _others(machine: Machine, uuid: str) -> Iterator[str]:
 
 
 def _used(gpu: Gpu | None, memory: tuple[int, int]) -> Iterator[str]:
+    if gpu is not None and gpu.platform.one_pool:
+        return  # what the machine's other processes have is in the same pool
     free, total = memory
     used = max(total - free, (gpu.memory_used_bytes or 0) if gpu else 0)
     if used > IDLE_SHARE * total:
