@@ -20,8 +20,7 @@ from ..memory.limits import format_size
 from ..new_job.captions import with_captions
 from ..new_job.contact_sheet import contact_sheet
 from ..new_job.decisions import Job, JobOptions, TargetMachine, choose
-from ..new_job.images import ImageDirectory, look_at
-from ..new_job.left_out import left_out_lines, reject_most_left_out
+from ..new_job.images import ImageDirectory, left_out_lines, look_at, reject_most_left_out
 from ..new_job.model import choose_model
 from ..new_job.write import JOBS, NameTaken, free_name, needs_links, write_job
 from ..preflight.check import preflight

@@ -25,11 +25,9 @@ _STAGED_TYPES = ("image", "audio", "video")
 def staged_by_profile(entries: list[Any]) -> list[Any]:
     """Datasets of local files become in-memory ones, which fall back to the disk where they are too large."""
     ids = Counter(str(entry.get("id")) for entry in entries if isinstance(entry, Mapping))
-    return [_staged(entry) if isinstance(entry, Mapping) and _may_be_staged(entry, ids) else entry for entry in entries]
-
-
-def _staged(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {**entry, "type": IN_MEMORY, IN_MEMORY: {"on_limit": "disk"}}
+    staged = {"type": IN_MEMORY, IN_MEMORY: {"on_limit": "disk"}}
+    known = (isinstance(entry, Mapping) and _may_be_staged(entry, ids) for entry in entries)
+    return [{**entry, **staged} if chosen else entry for entry, chosen in zip(entries, known, strict=True)]
 
 
 def _may_be_staged(entry: Mapping[str, Any], ids: Counter[str]) -> bool:

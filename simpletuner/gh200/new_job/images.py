@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ CAPTION = ".txt"
 # Captions, tables of them, and upstream's own lists.
 _BESIDE_IMAGES = frozenset({CAPTION, ".caption", ".json", ".jsonl", ".csv", ".parquet"})
 _TAIL = 64
+_PLURALS = {"is": "are", "has": "have", "differs": "differ"}
 _VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".flv", ".wmv", ".m4v", ".mpeg", ".mpg", ".3gp", ".ogv"})
 # Formats cameras and phones write that Pillow has no reader for.
 _FOREIGN = frozenset({".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".rw2", ".orf"})
@@ -109,6 +111,33 @@ def _has_alpha(path: Path) -> bool:
     if start.startswith(b"\x89PNG"):
         return start[25] in (4, 6)
     return start[12:16] == b"VP8X" and bool(start[20] & 0x10)
+
+
+def left_out_lines(directory: ImageDirectory, uncaptioned: list[str]) -> list[str]:
+    """One line for each reason, with its count and the first names."""
+    captions = {name: directory.unread.get(name, "has no caption; --caption TEXT gives one") for name in uncaptioned}
+    reasons = {**directory.unusable, **captions}
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for name, why in sorted(reasons.items()):
+        # What follows the colon is of this file alone.
+        verb, _, rest = why.partition(":")[0].partition(" ")
+        groups[f"{_PLURALS.get(verb, verb)} {rest}"].append(name)
+    return [
+        f"{names[0]} {reasons[names[0]]}" if len(names) == 1 else f"{len(names):,} images {why}: {some(names)}"
+        for why, names in groups.items()
+    ]
+
+
+def reject_most_left_out(directory: ImageDirectory, uncaptioned: list[str]) -> None:
+    """A job of the few images that are left is not what anybody meant."""
+    left, used = len(directory.unusable) + len(uncaptioned), len(directory.sizes)
+    if left > used:
+        raise GH200Error(
+            f"Most images would be left out: {left:,} of {left + used:,}.",
+            where=str(directory.root),
+            why="\n".join(left_out_lines(directory, uncaptioned)),
+            fix="repair or remove them, or give images without a caption one with --caption TEXT",
+        )
 
 
 def _rejected(name: str, suffix: str, suffixes: Collection[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends.ram.codecs import Codec, load_codec
-from ..backends.ram.listing import Listing, list_dataset
+from ..backends.ram.listing import list_dataset
 from ..backends.ram.segment import bytes_for_all, estimated_bytes
 from ..config.keys import AUTO, DATASETS_FILE_KEY
 from ..config.profile import staged_by_profile
@@ -172,7 +172,9 @@ def _dataset(entry: Mapping[str, Any]) -> Dataset:
         file_bytes=listing.bytes,
         need_bytes=need,
         estimated_bytes=estimated_bytes(listing.files, codec) if in_memory and codec else need,
-        latent_bytes=_latents(listing, entry),
+        # Rough, and only for images: every image at the dataset's resolution.
+        latent_bytes=sum(os.path.splitext(name)[1].lower() in _IMAGES for name, _ in listing.names)
+        * latent_bytes(entry, {}),
     )
 
 
@@ -181,12 +183,6 @@ def _codec(name: CodecName | None) -> tuple[Codec | None, str]:
         return load_codec(name), ""
     except GH200Error as error:
         return None, error.what
-
-
-def _latents(listing: Listing, entry: Mapping[str, Any]) -> int:
-    """Rough, and only for images: every image at the dataset's resolution."""
-    count = sum(os.path.splitext(name)[1].lower() in _IMAGES for name, _ in listing.names)
-    return count * latent_bytes(entry, {})
 
 
 def _caches(settings: Settings, datasets: tuple[Dataset, ...]) -> Caches | None:

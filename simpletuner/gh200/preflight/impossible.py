@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config.keys import plain_key
 from ..config.problems import Problem, join_path, shown
 
-_NOT_NEGATIVE = (
-    "max_train_steps", "num_train_epochs", "learning_rate", "lr_end", "lr_warmup_steps", "max_grad_norm", "repeats",
-    "checkpoint_step_interval", "checkpoints_total_limit", "validation_step_interval", "minimum_image_size",
+_RANGES: tuple[tuple[Callable[[float], bool], str, tuple[str, ...]], ...] = (
+    (lambda value: value >= 0, "must not be negative", (
+        "max_train_steps", "num_train_epochs", "learning_rate", "lr_end", "lr_warmup_steps", "max_grad_norm", "repeats",
+        "checkpoint_step_interval", "checkpoints_total_limit", "validation_step_interval", "minimum_image_size",
+    )),
+    (lambda value: value >= 1, "must be at least 1",
+     ("train_batch_size", "gradient_accumulation_steps", "lora_rank", "validation_num_inference_steps")),
+    (lambda value: value > 0, "must be above 0", ("resolution", "lora_alpha", "framerate")),
+    (lambda value: 0 <= value <= 1, "must be from 0 to 1",
+     ("caption_dropout_probability", "lora_dropout", "ema_decay", "probability")),
 )  # fmt: skip
-_ONE_OR_MORE = ("train_batch_size", "gradient_accumulation_steps", "lora_rank", "validation_num_inference_steps")
-_ABOVE_ZERO = ("resolution", "lora_alpha", "framerate")
-_SHARE = ("caption_dropout_probability", "lora_dropout", "ema_decay", "probability")
 # Names in kohya's scripts and in ai-toolkit, and SimpleTuner's for the same.
 FOREIGN: Mapping[str, str] = {
     "network_dim": "lora_rank", "network_alpha": "lora_alpha", "network_dropout": "lora_dropout", "unet_lr": "learning_rate",
@@ -52,13 +56,7 @@ def _wanted(key: str, value: object) -> str:
         number = float(str(value))
     except ValueError:
         return ""  # upstream's own parser judges what is no number
-    if key in _NOT_NEGATIVE and not number >= 0:
-        return "must not be negative"
-    if key in _ONE_OR_MORE and not number >= 1:
-        return "must be at least 1"
-    if key in _ABOVE_ZERO and not number > 0:
-        return "must be above 0"
-    return "must be from 0 to 1" if key in _SHARE and not 0 <= number <= 1 else ""
+    return next((text for holds, text, keys in _RANGES if key in keys and not holds(number)), "")
 
 
 def checkpoint_problems(config: Mapping[str, Any]) -> Iterator[Problem]:

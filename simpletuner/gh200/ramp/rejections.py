@@ -26,32 +26,25 @@ _UNMEASURED = {
 
 def reject_where_inexact(trainer: Any) -> None:
     """Rejects the ramp where its gradients would be wrong."""
-    found = _used(trainer, _INEXACT)
-    if found:
-        raise RampError(
-            "The gradient accumulation ramp is rejected in this run: its gradients would be wrong.",
-            why="\n".join(found),
-            fix="turn that off, or set gh200_optimizations.enable_batch_size_rampup to false",
-        )
+    if found := _used(trainer, _INEXACT):
+        what = "The gradient accumulation ramp is rejected in this run: its gradients would be wrong."
+        fix = "turn that off, or set gh200_optimizations.enable_batch_size_rampup to false"
+        raise RampError(what, why=found, fix=fix)
 
 
 def reject_where_unmeasured(trainer: Any) -> None:
     """Rejects the noise scale where gradients cannot be measured."""
-    found = _used(trainer, _UNMEASURED)
-    if found:
-        raise RampError(
-            "The gradient noise scale cannot be measured in this run.",
-            where="gh200_optimizations.measure_gradient_noise_scale",
-            why="\n".join(found),
-            fix='turn that off, or leave out measure_gradient_noise_scale and the shape "measured"',
-        )
+    if found := _used(trainer, _UNMEASURED):
+        where = "gh200_optimizations.measure_gradient_noise_scale"
+        fix = 'turn that off, or leave out measure_gradient_noise_scale and the shape "measured"'
+        raise RampError("The gradient noise scale cannot be measured in this run.", where=where, why=found, fix=fix)
 
 
-def _used(trainer: Any, reasons: Mapping[str, str]) -> list[str]:
+def _used(trainer: Any, reasons: Mapping[str, str]) -> str:
     config = vars(trainer.config)
     not_a_switch = {
         "DeepSpeed": getattr(trainer.accelerator.distributed_type, "value", "") == "DEEPSPEED",
         "context_parallel_size": int(config.get("context_parallel_size") or 0) > 1,
         "distillation_method": config.get("distillation_method") not in (None, "", "none"),
     }
-    return [f"{key}: {why}" for key, why in reasons.items() if not_a_switch.get(key, config.get(key))]
+    return "\n".join(f"{key}: {why}" for key, why in reasons.items() if not_a_switch.get(key, config.get(key)))
