@@ -50,7 +50,8 @@ def preflight(
     entries, _ = dataset_entries(config)
     if upstream is not None:
         report.problem(dataset_key_problems(entries, upstream))
-    report.problem([*range_problems(config, entries), *checkpoint_problems(config)])
+    out_of_range = list(range_problems(config, entries))
+    report.problem([*out_of_range, *checkpoint_problems(config)])
     _sources(report, config, upstream, environ)
     staged, available = _staging(report, facts)
     memory, memory_of_gpu = estimate_of(config, upstream, environ), gpu() if gpu else gpu_memory(environ)
@@ -66,6 +67,8 @@ def preflight(
         named = {text.partition(":")[0] for text in report.problems}
         report.problem(problem for problem in error.problems if problem.path not in named)
         return report
+    if out_of_range:
+        return report  # nothing can be derived from such numbers
     window = largest_window(ramp, (sizes.train_batch_size, sizes.gradient_accumulation_steps), processes)
     found = [item for index, entry in enumerate(entries) if (item := samples_of(entry, index, config)) is not None]
     _buckets(report, found, window, config)

@@ -183,3 +183,9 @@ def test_a_full_disk_is_a_problem_of_the_disk(tmp_path: Path, monkeypatch: pytes
     made = config(tmp_path, checkpoint_step_interval=4)
     (problem,) = report_of(made).problems
     assert problem.startswith("disk: ") and "checkpoints_total_limit" not in problem
+
+
+def test_nothing_is_estimated_from_a_number_out_of_range(tmp_path: Path) -> None:
+    report = report_of(config(tmp_path, max_train_steps=-5))
+    assert [problem.partition(":")[0] for problem in report.problems] == ["max_train_steps"]
+    assert "length" not in report.facts and "checkpoints" not in report.facts
