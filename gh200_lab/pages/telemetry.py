@@ -47,11 +47,11 @@ was killed, or it hangs.
 
 ## In the trackers
 
-Rank 0's values join what upstream logs after an optimizer step, so tensorboard, wandb and upstream's own metrics have them:
+The values join what upstream logs after an optimizer step, so tensorboard, wandb and upstream's own metrics have them:
 each record once, the first and the last step's always. Sizes are GB (10^9 bytes): `gh200/hbm_used_gb`, `gh200/managed_gb`,
-`gh200/resident_gb`, `gh200/cache_filled_gb`; counters run on: `gh200/cache_hits`, `gh200/hints_applied`; times are seconds
+`gh200/resident_gb`, `gh200/cache_filled_gb`; `gh200/cache_hit_rate` is a share; counters run on: `gh200/cache_hits`, `gh200/hints_applied`; times are seconds
 per micro-batch since the record before: `gh200/data_seconds`, `gh200/compute_seconds`, `gh200/other_seconds`. The ramp's own
-(`gh200/effective_batch_size`, the noise scale) are there at every step. Upstream
+(`gh200/effective_batch_size`, the noise scale) are there at every step. Further ranks have `gh200/rankN/...`, from their files beside rank 0's. Upstream
 cannot start tensorboard, which rejects a table among upstream's settings; with telemetry it gets nested settings as text.
 
 ## What it costs

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gh200_lab.web_assets import PLACE
 from tests.support.web_lab import Server
 
 LIMIT = 120_000
+AXE = PLACE / "axe-core" / "axe.min.js"
 # Upstream's own: its sdist lacks the audio files its page loads; a field of its first tab may not be filled yet when it is read.
 _UPSTREAMS = ("/api/sounds/", "Failed to update webhook config")
 _READY = "window.Alpine?.store('trainer')?.activeEnvironmentConfig != null"
@@ -20,6 +22,8 @@ _FILLED = """(tab) => document.querySelector(`[data-tab-form=${tab}]`)
   && !document.querySelector('.htmx-request') && performance.now() - (window.lastLoad ?? 0) > 1000
   && !Alpine.store('trainer')._suppressDirtyTracking"""
 
+# Its icons and toggles have no names that screen readers could read, on any tab.
+_SIMPLETUNERS = (".fa-question-circle", ".section-toggle", ".advanced-toggle")
 _DISMISS = """for (const tab of ['basic', 'hardware', 'training', 'model', 'datasets'])
   localStorage.setItem(`st_${tab}_hints`, JSON.stringify({hero_dismissed: true, ez_mode: false}));"""
 _CLEAN = "(({ formDirty, _suppressDirtyTracking }) => !formDirty && !_suppressDirtyTracking)(Alpine.store('trainer'))"
@@ -36,9 +40,17 @@ class Browser:
         self.expected = "\0"
         page.set_default_timeout(LIMIT)
         page.on("pageerror", lambda error: self.wrong.append(f"page error: {error}"))
-        page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.accepts = False
+        page.on("dialog", self._asked_by_dialog)
         page.on("request", self._asked)
         page.on("console", self._logged)
+
+    def _asked_by_dialog(self, dialog: Any) -> None:
+        if self.accepts:
+            dialog.accept()
+            return
+        self.wrong.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self.home, "data:", "blob:")):
@@ -112,13 +124,24 @@ class Browser:
         message: str = shown.inner_text()
         return message
 
-    def juts_out(self) -> list[str]:
-        """Elements of the page at /gh200 that do not fit the width of the window."""
+    def juts_out(self, within: str = "main") -> list[str]:
+        """Elements of a page that do not fit the width of the window."""
         found: list[str] = self.page.evaluate(
-            """() => [...document.querySelectorAll("[data-gh200-live] *")].filter((each) => {
+            """(within) => [...document.querySelectorAll(`${within} *`)].filter((each) => {
                  const box = each.getBoundingClientRect();
                  return box.width && (box.right > innerWidth + 1 || box.left < -1);
-               }).map((each) => each.outerHTML.slice(0, 80))"""
+               }).map((each) => each.outerHTML.slice(0, 80))""",
+            within,
+        )
+        return found
+
+    def axe(self, within: str) -> list[str]:
+        """What axe-core finds wrong there: contrast, names, roles, keyboard. Not in what SimpleTuner adds to every field."""
+        self.page.add_script_tag(path=str(AXE))
+        found: list[str] = self.page.evaluate(
+            """async ([within, exclude]) =>
+                 (await axe.run({ include: [within], exclude }, { runOnly: ['wcag2a', 'wcag2aa'] })).violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 120)}`))""",
+            [within, [[selector] for selector in _SIMPLETUNERS]],
         )
         return found
 

@@ -20,6 +20,7 @@ from .schedule import MEASURED, RampError
 
 if TYPE_CHECKING:
     from .apply import RampControl
+    from .schedule import GH200GradientRamp
 
 logger = logging.getLogger("gh200.ramp")
 RECORD = "gh200_ramp.json"
@@ -116,22 +117,8 @@ class RampResumeOverrides(Overrides):
         return result
 
     def _problem(self) -> RampError | None:
-        then = self.record and self.record["schedule"]
-        now = self.control and self.control.ramp.fingerprint()
-        if then == now and not self.unreadable:
-            return None
-        differences = [
-            f"{key}: {(then or {}).get(key, 'no ramp')} in the checkpoint, {(now or {}).get(key, 'no ramp')} now"
-            for key in (now or then or {})
-            if (then or {}).get(key) != (now or {}).get(key)
-        ]
-        return RampError(
-            "The gradient accumulation ramp changed since the checkpoint was made.",
-            where=f"{self.loaded_from}" + (f" ({RECORD} cannot be read: {self.unreadable})" if self.unreadable else ""),
-            why="\n".join(differences),
-            fix="resume with the old settings, or set gh200_optimizations.accept_changed_ramp to true: the run then "
-            "goes on with the window the new ramp has for this step",
-        )
+        now = self.control.ramp.fingerprint() if self.control is not None else None
+        return changed_ramp(self.record, now, f"{self.loaded_from}", self.unreadable)
 
     def _continue(self) -> None:
         if self.control is None or self.record is None:
@@ -152,6 +139,38 @@ class RampResumeOverrides(Overrides):
                 "GH200 ramp: dataloader_prefetch had fetched batches ahead of the checkpoint; they are not fetched again,"
                 " so this resume does not repeat the uninterrupted run exactly."
             )
+
+
+def ramp_problem(checkpoint: Path, ramp: GH200GradientRamp | None) -> RampError | None:
+    """What a resume of this checkpoint with this ramp would be rejected for, before anything is loaded."""
+    record, unreadable = None, ""
+    try:
+        record = _read(checkpoint / RECORD)
+    except (OSError, ValueError) as error:
+        unreadable = str(error)
+    now = ramp.fingerprint() if ramp is not None else None
+    return changed_ramp(record, now, str(checkpoint), unreadable)
+
+
+def changed_ramp(
+    record: dict[str, Any] | None, now: dict[str, Any] | None, where: str, unreadable: str
+) -> RampError | None:
+    """The difference between the ramp that a checkpoint was made with and the present one."""
+    then = record and record["schedule"]
+    if then == now and not unreadable:
+        return None
+    differences = [
+        f"{key}: {(then or {}).get(key, 'no ramp')} in the checkpoint, {(now or {}).get(key, 'no ramp')} now"
+        for key in (now or then or {})
+        if (then or {}).get(key) != (now or {}).get(key)
+    ]
+    return RampError(
+        "The gradient accumulation ramp changed since the checkpoint was made.",
+        where=where + (f" ({RECORD} cannot be read: {unreadable})" if unreadable else ""),
+        why="\n".join(differences),
+        fix="resume with the old settings, or set gh200_optimizations.accept_changed_ramp to true: the run then "
+        "goes on with the window the new ramp has for this step",
+    )
 
 
 def _read(path: Path) -> dict[str, Any] | None:

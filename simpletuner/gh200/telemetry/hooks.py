@@ -18,6 +18,7 @@ from .files import path_of
 from .gpu import GpuMemory
 from .loop_clock import LoopClock
 from .record import Cost, Kind, NoiseMetrics, Record, WindowMetrics
+from .reader import newest_record
 from .recorder import Recorder
 from .sources import host_memory, parts
 from .tracker_config import TrackerConfig
@@ -102,7 +103,13 @@ class RunTelemetry:
         record = self._joined
         if not self._main or record is None or record is before:
             return values
-        return {**values, **tracker_values(record, before)}
+        values = {**values, **tracker_values(record, before)}
+        for rank in range(1, record.ranks):
+            # Only the first rank has trackers; the others' newest records lie beside its own, where the directory is shared.
+            newest = newest_record(path_of(self._recorder.path.parent, rank))
+            if newest is not None and newest.time > record.began:
+                values |= tracker_values(newest, None)
+        return values
 
     def _log_estimate(self) -> None:
         """How long the rest takes, by the first micro-batches."""

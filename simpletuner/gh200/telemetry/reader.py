@@ -124,6 +124,14 @@ def _nothing_in(directory: Path, files: bool) -> NoTelemetry:
     )
 
 
+def newest_record(path: Path) -> Record | None:
+    """The last record of one rank's file."""
+    try:
+        return next((record for line in reversed(last_lines(path, 2)) if (record := _record(line))), None)
+    except OSError:
+        return None
+
+
 def _read_rank(path: Path, most: int) -> RankRecords | None:
     try:
         lines = last_lines(path, most)

@@ -11,10 +11,11 @@ GB = 1e9
 
 
 def tracker_values(record: Record, before: Record | None) -> dict[str, float]:
-    """Only what was measured: a curve has no zeros where there was nothing to see."""
+    """Only what was measured: a curve has no zeros where there was nothing to see. Further ranks have curves of their own."""
     time = per_micro_batch(record.seconds, before.seconds if before else Seconds())
     found = _memory(record) | _caches(record) | time
-    return {PREFIX + name: float(value) for name, value in found.items() if value is not None}
+    prefix = f"{PREFIX}rank{record.rank}/" if record.rank else PREFIX
+    return {prefix + name: float(value) for name, value in found.items() if value is not None}
 
 
 def _gb(number: int | None) -> float | None:
@@ -46,6 +47,7 @@ def _caches(record: Record) -> dict[str, float | None]:
         found |= {"cache_filled_gb": _gb(caches.filled_bytes), "cache_arena_gb": _gb(caches.arena_bytes)}
         found |= {"cache_entries": caches.entries, "cache_hits": caches.hits, "cache_misses": caches.misses}
         found |= {"cache_misses_in_training": caches.misses_in_training, "cache_waited_seconds": caches.waited_seconds}
+        found["cache_hit_rate"] = caches.hits / reads if (reads := caches.hits + caches.misses) else None
         if caches.preload is not None:
             found |= {"preload_entries": caches.preload.entries, "preload_offered": caches.preload.offered}
     outcomes = sum((Counter(ends) for ends in record.hints.values()), Counter[str]())

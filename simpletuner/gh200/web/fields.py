@@ -48,7 +48,7 @@ class Key(NamedTuple):
 
     @property
     def section(self) -> str:
-        """The section of the form."""
+        """One of SECTIONS."""
         return "batch_ramp" if _RAMP_KEY.search(self.name) else "gh200_memory"
 
 

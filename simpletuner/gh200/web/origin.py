@@ -38,7 +38,7 @@ class SameOrigin:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, or answer 403."""
+        """As ASGI calls it."""
         if scope["type"] == "lifespan":
             await _report_host()
         elif scope["type"] == "http" and scope["method"] not in _READING:

@@ -6,13 +6,14 @@ import html
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, Request
-from jinja2 import ChoiceLoader, FileSystemLoader
+from jinja2 import ChoiceLoader, FileSystemLoader, PrefixLoader
 
 from ..config.blocks import loaded_values
 from ..config.keys import IN_MEMORY
@@ -20,21 +21,20 @@ from ..errors import GH200Error
 from ..files import write_whole
 from ..overrides import Overrides, override
 from ..preflight.check import preflight
+from ..preflight.settings_check import judge_config, judge_ramp
 from ..preflight.startup import asked_for
+from ..ramp.resume import ramp_problem
 from .assets import LocalAssets
 from .fields import SECTIONS, keys
 from .forms import field_values, is_training_config, problem_of_field, written
-from .live import TEMPLATES, processes_of, routes
-from .saving import REVISIONS, check_inside, check_save, completed_bundle, readable
+from .live import LARGEST_VALUE, SERVER, TEMPLATES, processes_of, routes
+from .saving import REVISIONS, check_inside, check_save, completed_bundle, loaded, readable
 
 _logger = logging.getLogger("gh200.web")
 
 LOCAL = "local"
-_SERVER = "simpletuner.simpletuner_sdk.server"
 _SAVE = "/api/training/config"
-_TRIALS = ("/api/training/validate", "/api/training/start", "/gh200/preview")
-# Starlette's limit for a value of a form is 1 MB; inline datasets may be larger.
-LARGEST_VALUE = 64 * 2**20
+_TRIALS = ("/api/training/validate", "/api/training/start")
 # A directory of its own: SimpleTuner lists every JSON file beside the configs as one of them.
 _UNFINISHED = ".saving"
 
@@ -46,23 +46,26 @@ def extend_config_store(store: Any) -> None:
 
 def extend_dataset_plan(plan: Any) -> None:
     """Overrides how datasets in RAM are read and saved."""
-    DatasetPlan().install(plan)
+    training = import_module(f"{SERVER}.services.training_service")
+    DatasetPlan(training.get_config_store).install(plan)
 
 
 def extend_server(tabs: Any, router: Any) -> Any:
     """Called once, when the routes of the page are made and before the server has any; returns the tabs."""
-    training: Any = import_module(f"{_SERVER}.routes.training")
+    training: Any = import_module(f"{SERVER}.routes.training")
     Forms().install(training.training_service)
-    Configs().install(import_module(f"{_SERVER}.services.configs_service").CONFIGS_SERVICE)
-    Tabs().install(import_module(f"{_SERVER}.dependencies.common")._field_service)
-    FieldChecks().install(import_module(f"{_SERVER}.routes.validation")._validation_service)
-    _add_sections(import_module(f"{_SERVER}.services.field_service"))
+    Configs().install(import_module(f"{SERVER}.services.configs_service").CONFIGS_SERVICE)
+    Tabs().install(import_module(f"{SERVER}.dependencies.common")._field_service)
+    FieldChecks().install(import_module(f"{SERVER}.routes.validation")._validation_service)
+    _add_sections(import_module(f"{SERVER}.services.field_service"))
     _guard_saves(training)
     environment = tabs.templates.env
     environment.add_extension(LocalAssets)
-    environment.loader = ChoiceLoader([environment.loader, FileSystemLoader(TEMPLATES)])
+    # A template of ours with the name of one of its own extends that, which is then found below "simpletuner/".
+    own = environment.loader
+    environment.loader = ChoiceLoader([FileSystemLoader(TEMPLATES), PrefixLoader({"simpletuner": own}), own])
     # As they are: what is added by its own router lies below its /web.
-    router.routes += routes(training).routes
+    router.routes += routes(training, environment).routes
     return tabs
 
 
@@ -169,17 +172,34 @@ class FieldChecks(Overrides):
 
 
 def judged(result: Any, store: Any, config: Any) -> Any:
-    """Upstream's verdict on a form, and that of preflight; upstream puts the texts into its page as they are."""
+    """SimpleTuner's verdict on a form, and that of preflight; the page inserts the texts as HTML."""
     blocks, broken = written(config)
     errors, warnings = [f"{error.what}: {error.why}" for error in broken], []
     values = {} if broken else loaded_values(blocks)
     if asked_for(values):
         path = Path(store._get_config_path(store.get_active_config() or "default"))
         report = preflight(path, values, processes_of(values), keys=False, read=False)
-        errors, warnings = report.problems, report.warnings
+        errors, warnings = [*report.problems, *_resume_problems(values)], report.warnings
     result.errors += [html.escape(text, quote=False) for text in errors]
     result.warnings += [html.escape(text, quote=False) for text in warnings]
     return result
+
+
+def _resume_problems(values: Mapping[str, Any]) -> list[str]:
+    """A ramp that the newest checkpoint was not made with would be rejected minutes after the start."""
+    settings, _ = judge_config(values, os.environ)
+    found = sorted(Path(str(values.get("output_dir") or "")).glob("checkpoint-*"), key=_checkpoint_number)
+    if settings is None or settings.optimizations.accept_changed_ramp or not found:
+        return []
+    if values.get("resume_from_checkpoint", "latest") != "latest":
+        return []
+    problem = ramp_problem(found[-1], judge_ramp(settings, values, processes_of(values))[0])
+    return [" ".join(problem.render().split())] if problem else []
+
+
+def _checkpoint_number(path: Path) -> int:
+    number = path.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1
 
 
 class ConfigFiles(Overrides):
@@ -244,19 +264,39 @@ class ConfigFiles(Overrides):
 
 
 class DatasetPlan(Overrides):
-    """A dataset in RAM is a local one to the page, which drops the directory of all others; its block marks it."""
+    """The datasets of the page: those inside the active config where it has them, else those of its file.
+
+    A dataset in RAM is a local one to the page, which drops the directory of all others; its block marks it.
+    """
 
     upstream_class = "DatasetPlanStore"
     feature = "datasets in RAM on the page of datasets"
 
+    def __init__(self, store: Callable[[], Any]) -> None:
+        super().__init__()
+        self.store = store
+
     @override
     def load(self) -> tuple[list[Any], str, str | None]:
-        datasets, source, updated = self.upstream.load()
+        inline = self._config().get("datasets")
+        datasets, source, updated = (inline, "disk", None) if inline else self.upstream.load()
         return [shown(entry) for entry in datasets], source, updated
 
     @override
     def save(self, datasets: list[Any]) -> Any:
-        return self.upstream.save([kept(entry) for entry in datasets])
+        config, entries = self._config(), [kept(entry) for entry in datasets]
+        if not config:
+            return self.upstream.save(entries)
+        store = self.store()
+        store.save_trainer_config(store.get_active_config(), config | {"datasets": entries}, overwrite=True)
+        return datetime.now(UTC).isoformat()
+
+    def _config(self) -> dict[str, Any]:
+        """The active config, if its datasets are inside it."""
+        store = self.store()
+        config = loaded(store, store.get_active_config() or "default")
+        inline = isinstance(config.get("datasets"), list) and not config.get("data_backend_config")
+        return dict(config) if inline else {}
 
 
 def shown(entry: Any) -> Any:

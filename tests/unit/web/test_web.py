@@ -20,6 +20,7 @@ from simpletuner.gh200.config.keys import BLOCK_KEYS, flat_place, is_ours
 from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.telemetry.files import append, path_of
 from simpletuner.gh200.telemetry.record import Record, WindowMetrics
+from simpletuner.gh200.web import live
 from simpletuner.gh200.web.fields import BLOCKS, keys, register_fields
 from simpletuner.gh200.web.forms import (
     BrokenBlock,
@@ -33,7 +34,6 @@ from simpletuner.gh200.web.forms import (
     texts_in,
     written,
 )
-from simpletuner.gh200.web.live import live
 from simpletuner.gh200.web.origin import foreign_site, is_loopback
 from simpletuner.gh200.web.saving import Revisions, check_save
 from simpletuner.gh200.web.server import ConfigFiles, DatasetPlan, _guard_saves
@@ -372,37 +372,61 @@ def test_names_in_a_rejection_are_text(tmp_path: Path) -> None:
         saving(store, revisions, gh200_revision=seen)
 
 
-def test_in_memory_datasets_are_local_to_the_page() -> None:
+def test_in_memory_datasets_are_local_to_the_page(tmp_path: Path) -> None:
+    store = Store(tmp_path / "mine.json")
+    store.path.write_text("{}")
     entry = {"id": "p", "type": "in_memory", "instance_data_dir": "images", "in_memory": {"compression": "lz4"}}
     bare, other = {"id": "b", "type": "in_memory"}, {"id": "o", "type": "aws"}
     saved: list[Any] = []
     plan = SimpleNamespace(load=lambda: ([entry, bare, other], "disk", None), save=saved.extend)
-    DatasetPlan().install(plan)
+    DatasetPlan(lambda: store).install(plan)
     shown, _, _ = plan.load()
     assert shown == [{**entry, "type": "local"}, {"id": "b", "type": "local", "in_memory": {}}, other]
     plan.save([*shown, {"id": "l", "type": "local"}])
     assert saved == [entry, {**bare, "in_memory": {}}, other, {"id": "l", "type": "local"}]
 
 
-def test_live_has_the_run_and_the_ramp(tmp_path: Path) -> None:
+def test_inline_datasets_are_those_of_the_page(tmp_path: Path) -> None:
+    store = Files(tmp_path / "mine.json")
+    entry = {"id": "p", "type": "in_memory", "instance_data_dir": "images"}
+    store._get_config_path("mine").write_text(json.dumps({"datasets": [entry], "lora_rank": 4}))
+    plan = SimpleNamespace(load=lambda: ([], "default", None), save=pytest.fail)
+    DatasetPlan(lambda: store).install(plan)
+    assert plan.load()[0] == [{**entry, "type": "local", "in_memory": {}}]
+    plan.save([{**entry, "type": "local", "in_memory": {"compression": "lz4"}}])
+    assert json.loads(store.path.read_text()) == {
+        "lora_rank": 4,
+        "datasets": [{**entry, "in_memory": {"compression": "lz4"}}],
+    }
+
+
+def test_report_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_resolved", lambda root, directory: Path(directory) if directory else None)
     config = {
         "output_dir": str(tmp_path),
         "train_batch_size": 1,
-        "gh200_optimizations": {
-            "initial_effective_batch_size": 1,
-            "target_effective_batch_size": 4,
-            "batch_rampup_steps": 8,
-        },
-        "data_backend_config": None,
-    }
-    before = live(config, {})
-    assert before["planned"][0] == (0, 1) and before["planned"][-1][1] == 4 and "no telemetry" in before["nothing"]
+        "gh200_optimizations": {"initial_effective_batch_size": 1, "target_effective_batch_size": 4, "batch_rampup_steps": 8},
+    }  # fmt: skip
+    before = live.run_report(None, config, "")
+    assert (
+        before["state"] == "No run yet" and "from 1 to 4" in before["ramp"].text and "no telemetry" in before["nothing"]
+    )
+    job = SimpleNamespace(
+        job_id="j", status="running", started_at="2026-01-01T00:00:00+00:00", created_at=None, completed_at=None,
+        error_message=None, metadata={"runtime_config": {"--output_dir": str(tmp_path)}},
+    )  # fmt: skip
+    assert live.run_report(job, config, "")["state"] == "Starting"
     record = Record(
         kind="interval", run="r", rank=0, ranks=1, host="h", pid=1, began=1.0, time=2.0, interval=10, step=3,
         window=WindowMetrics(accumulation_steps=2, effective_batch_size=2, schedule=[(0, 1), (3, 2)]),
     )  # fmt: skip
     append(path_of(tmp_path, 0), record.line())
-    run = live(config, {})
-    assert run["schedule"] == [(0, 1), (3, 2)] and run["ranks"]["0"]["step"] == 3
-    assert live({}, {})["nothing"] and live({}, {})["planned"] is None
-    json.dumps(run)
+    assert live.run_report(job, config, "")["state"] == "Starting", "these records are of a run before"
+    assert live.run_report(None, config, "")["state"] == "Stopped without a last record"
+    job.started_at = "1970-01-01T00:00:00+00:00"
+    seen = live.run_report(job, {}, "")
+    assert seen["state"] == "Training" and seen["ramp"].step == 3 and seen["telemetry"].ranks[0].latest.step == 3
+    job.status, job.completed_at = "cancelled", "1970-01-01T00:00:05+00:00"
+    ended = live.run_report(job, config, "")
+    assert ended["state"] == "Stopped by you" and ended["until"].timestamp() == 5
+    assert live.run_report(job, {"output_dir": str(tmp_path / "other")}, "")["state"] == "No run yet"
