@@ -104,7 +104,7 @@ def extend_config_store(store: Any) -> None:
     """Overrides how the web UI lists and writes one directory of configs."""
 
 
-@calls("web.server")
+@calls("web.datasets")
 def extend_dataset_plan(plan: Any) -> None:
     """Overrides how the web UI reads datasets in RAM."""
 

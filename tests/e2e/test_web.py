@@ -222,25 +222,25 @@ def test_5_the_quick_start_can_be_run_and_its_datasets_are_shown(
     assert first["type"] == "in_memory" and first["in_memory"] == plan[0]["in_memory"]
 
 
-@pytest.mark.parametrize("theme", ["dark", "light"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_6_readable_for_all(chromium: Any, web_server: Server, width: int, theme: str) -> None:
+def test_6_contrast_width_keyboard_and_names(chromium: Any, web_server: Server, width: int) -> None:
     web_server.show("fits", CONFIG)
     with opened(chromium, web_server, width, tab="hardware") as browser:
-        browser.page.emulate_media(color_scheme=theme)
-        assert browser.juts_out("#section-gh200_memory") == []
-        assert browser.axe("#section-gh200_memory") == []
-        control = browser.field("vae_cache_type")
-        control.focus()
-        browser.page.keyboard.press("Tab")
-        assert (
-            browser.page.evaluate("document.activeElement.closest('[data-field-name]')?.dataset.fieldName")
-            != "gh200_vae_cache_type"
-        )
-        browser.page.goto(f"{browser.home}/gh200")
-        browser.page.wait_for_selector("[data-gh200-live] polyline")
-        assert browser.juts_out() == []
-        assert browser.axe("html") == []
+        page = browser.page
+        for theme in ("dark", "tron", "light"):
+            page.evaluate("theme => window.applyTheme(theme)", theme)
+            assert browser.juts_out("#section-gh200_memory") == []
+            assert browser.axe("#section-gh200_memory") == [], theme
+        browser.field("vae_cache_type").focus()
+        page.keyboard.press("Tab")
+        focused = page.evaluate("document.activeElement.closest('[data-field-name]')?.dataset.fieldName")
+        assert focused == "gh200_text_cache_type", "every control is reached by the keyboard, in the order of the page"
+        for scheme in ("dark", "light"):
+            page.emulate_media(color_scheme=scheme)
+            page.goto(f"{browser.home}/gh200")
+            page.wait_for_selector("[data-gh200-live] polyline")
+            assert browser.juts_out() == []
+            assert browser.axe("html") == [], scheme
 
 
 def test_4_a_page_of_another_site_changes_nothing(chromium: Any, web_server: Server) -> None:

@@ -17,8 +17,8 @@ from ..trackers import PREFIX, each_step
 from .files import path_of
 from .gpu import GpuMemory
 from .loop_clock import LoopClock
-from .record import Cost, Kind, NoiseMetrics, Record, WindowMetrics
 from .reader import newest_record
+from .record import Cost, Kind, NoiseMetrics, Record, WindowMetrics
 from .recorder import Recorder
 from .sources import host_memory, parts
 from .tracker_config import TrackerConfig

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,24 +12,18 @@ from typing import Any
 from fastapi import Depends, Request
 from jinja2 import ChoiceLoader, FileSystemLoader, PrefixLoader
 
-from ..config.blocks import loaded_values
-from ..config.keys import IN_MEMORY
 from ..errors import GH200Error
 from ..files import write_whole
 from ..overrides import Overrides, override
-from ..preflight.check import preflight
-from ..preflight.settings_check import judge_config, judge_ramp
-from ..preflight.startup import asked_for
-from ..ramp.resume import ramp_problem
 from .assets import LocalAssets
-from .fields import SECTIONS, keys
-from .forms import field_values, is_training_config, problem_of_field, written
-from .live import LARGEST_VALUE, SERVER, TEMPLATES, processes_of, routes
-from .saving import REVISIONS, check_inside, check_save, completed_bundle, loaded, readable
+from .checks import FieldChecks, judged
+from .fields import SECTIONS
+from .forms import field_values, is_training_config
+from .live import LARGEST_VALUE, SERVER, TEMPLATES, routes
+from .saving import REVISIONS, check_inside, check_save, completed_bundle, readable
 
 _logger = logging.getLogger("gh200.web")
 
-LOCAL = "local"
 _SAVE = "/api/training/config"
 _TRIALS = ("/api/training/validate", "/api/training/start")
 # A directory of its own: SimpleTuner lists every JSON file beside the configs as one of them.
@@ -42,12 +33,6 @@ _UNFINISHED = ".saving"
 def extend_config_store(store: Any) -> None:
     """Overrides how one directory of configs is listed and written."""
     ConfigFiles(store).install(store)
-
-
-def extend_dataset_plan(plan: Any) -> None:
-    """Overrides how datasets in RAM are read and saved."""
-    training = import_module(f"{SERVER}.services.training_service")
-    DatasetPlan(training.get_config_store).install(plan)
 
 
 def extend_server(tabs: Any, router: Any) -> Any:
@@ -156,52 +141,6 @@ class Tabs(Overrides):
         return values
 
 
-class FieldChecks(Overrides):
-    """A field that was changed is judged by the model of its block."""
-
-    upstream_class = "ValidationService"
-    feature = "the web UI"
-
-    @override
-    def validate_field(self, field_name: str, value: Any, **options: Any) -> tuple[bool, str | None]:
-        if field_name not in keys():
-            answer: tuple[bool, str | None] = self.upstream.validate_field(field_name, value, **options)
-            return answer
-        problem = problem_of_field(field_name, str(value))
-        return problem is None, problem and html.escape(problem, quote=False)
-
-
-def judged(result: Any, store: Any, config: Any) -> Any:
-    """SimpleTuner's verdict on a form, and that of preflight; the page inserts the texts as HTML."""
-    blocks, broken = written(config)
-    errors, warnings = [f"{error.what}: {error.why}" for error in broken], []
-    values = {} if broken else loaded_values(blocks)
-    if asked_for(values):
-        path = Path(store._get_config_path(store.get_active_config() or "default"))
-        report = preflight(path, values, processes_of(values), keys=False, read=False)
-        errors, warnings = [*report.problems, *_resume_problems(values)], report.warnings
-    result.errors += [html.escape(text, quote=False) for text in errors]
-    result.warnings += [html.escape(text, quote=False) for text in warnings]
-    return result
-
-
-def _resume_problems(values: Mapping[str, Any]) -> list[str]:
-    """A ramp that the newest checkpoint was not made with would be rejected minutes after the start."""
-    settings, _ = judge_config(values, os.environ)
-    found = sorted(Path(str(values.get("output_dir") or "")).glob("checkpoint-*"), key=_checkpoint_number)
-    if settings is None or settings.optimizations.accept_changed_ramp or not found:
-        return []
-    if values.get("resume_from_checkpoint", "latest") != "latest":
-        return []
-    problem = ramp_problem(found[-1], judge_ramp(settings, values, processes_of(values))[0])
-    return [" ".join(problem.render().split())] if problem else []
-
-
-def _checkpoint_number(path: Path) -> int:
-    number = path.name.rpartition("-")[2]
-    return int(number) if number.isdigit() else -1
-
-
 class ConfigFiles(Overrides):
     """The configs of one directory: names stay in it, blocks are never text, inline datasets make no dataset file."""
 
@@ -261,56 +200,6 @@ class ConfigFiles(Overrides):
     def _check_name(self, name: str) -> None:
         if self.store.config_type == "model":
             check_inside(self.store, Path(self.store._get_config_path(name)))
-
-
-class DatasetPlan(Overrides):
-    """The datasets of the page: those inside the active config where it has them, else those of its file.
-
-    A dataset in RAM is a local one to the page, which drops the directory of all others; its block marks it.
-    """
-
-    upstream_class = "DatasetPlanStore"
-    feature = "datasets in RAM on the page of datasets"
-
-    def __init__(self, store: Callable[[], Any]) -> None:
-        super().__init__()
-        self.store = store
-
-    @override
-    def load(self) -> tuple[list[Any], str, str | None]:
-        inline = self._config().get("datasets")
-        datasets, source, updated = (inline, "disk", None) if inline else self.upstream.load()
-        return [shown(entry) for entry in datasets], source, updated
-
-    @override
-    def save(self, datasets: list[Any]) -> Any:
-        config, entries = self._config(), [kept(entry) for entry in datasets]
-        if not config:
-            return self.upstream.save(entries)
-        store = self.store()
-        store.save_trainer_config(store.get_active_config(), config | {"datasets": entries}, overwrite=True)
-        return datetime.now(UTC).isoformat()
-
-    def _config(self) -> dict[str, Any]:
-        """The active config, if its datasets are inside it."""
-        store = self.store()
-        config = loaded(store, store.get_active_config() or "default")
-        inline = isinstance(config.get("datasets"), list) and not config.get("data_backend_config")
-        return dict(config) if inline else {}
-
-
-def shown(entry: Any) -> Any:
-    """A dataset entry as the page gets it."""
-    if not isinstance(entry, Mapping) or entry.get("type") != IN_MEMORY:
-        return entry
-    return {IN_MEMORY: {}, **entry, "type": LOCAL}
-
-
-def kept(entry: Any) -> Any:
-    """A dataset entry as the file keeps it."""
-    if not isinstance(entry, Mapping) or entry.get("type") != LOCAL or IN_MEMORY not in entry:
-        return entry
-    return {**entry, "type": IN_MEMORY}
 
 
 def _content(path: Path) -> Any:

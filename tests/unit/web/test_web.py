@@ -21,6 +21,7 @@ from simpletuner.gh200.errors import GH200Error
 from simpletuner.gh200.telemetry.files import append, path_of
 from simpletuner.gh200.telemetry.record import Record, WindowMetrics
 from simpletuner.gh200.web import live
+from simpletuner.gh200.web.datasets import DatasetPlan
 from simpletuner.gh200.web.fields import BLOCKS, keys, register_fields
 from simpletuner.gh200.web.forms import (
     BrokenBlock,
@@ -36,7 +37,7 @@ from simpletuner.gh200.web.forms import (
 )
 from simpletuner.gh200.web.origin import foreign_site, is_loopback
 from simpletuner.gh200.web.saving import Revisions, check_save
-from simpletuner.gh200.web.server import ConfigFiles, DatasetPlan, _guard_saves
+from simpletuner.gh200.web.server import ConfigFiles, _guard_saves
 
 TEXT = st.text('ab "{}[]\\,:é\n-', max_size=8)
 JSON = st.recursive(
