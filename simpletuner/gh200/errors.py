@@ -43,8 +43,8 @@ def stop(error: GH200Error) -> NoReturn:
     """
     sys.stdout.flush()
     print(f"\n{error.render()}", file=sys.stderr, flush=True)
-    if os.environ.get("SIMPLETUNER_WEB_MODE"):
-        # Of what a failed job printed, the web UI shows the last line with this word.
+    if os.environ.get("SIMPLETUNER_WEBHOOK_HOST"):
+        # A job of the web UI. Of what a failed job printed, the web UI shows the last line with this word.
         print("Error: " + " ".join(error.render().split()), file=sys.stderr, flush=True)
     _destroy_process_group()
     raise SystemExit(2) from error

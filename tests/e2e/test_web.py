@@ -170,7 +170,7 @@ def test_3_what_a_job_was_rejected_for_is_what_the_page_shows(
     with (output / ".simpletuner-gh200-run").open("w") as lock, opened(chromium, web_server) as browser:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         assert "Training Starting" in browser.press("runBtn", "#training-status")
-        browser.page.wait_for_function("document.body.innerText.includes('another run')", timeout=LIMIT)
+        browser.page.wait_for_function("document.body.innerText.includes('Another run is at work')", timeout=180_000)
         assert "exited with status" not in browser.page.inner_text("body")
         browser.page.goto(f"{browser.home}/gh200")
         status(browser.page, "Failed, since ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
+from markupsafe import escape
 
 from ..config.blocks import loaded_values
 from ..preflight.check import preflight
@@ -25,6 +27,7 @@ _ENDS = {"completed": "Finished", "failed": "Failed", "cancelled": "Stopped by y
 _RUNS = {"running": "Training", "ended": "Finished", "silent": "Stopped without a last record"}
 _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 _MOST_IMAGES = 4
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # Starlette's limit for a value of a form is 1 MB; inline datasets may be larger.
 LARGEST_VALUE = 64 * 2**20
 
@@ -48,7 +51,7 @@ def routes(training: Any, environment: Any) -> APIRouter:
     def fit() -> HTMLResponse:
         path, values = active()
         report = preflight(path, values, processes_of(values), keys=False, read=False)
-        return rendered("gh200_fit.html", report=report, lines=report.facts.get("told", {}))
+        return HTMLResponse(f"<pre>{escape(chr(10).join(report.lines()))}</pre>")
 
     async def preview(request: Request) -> HTMLResponse:
         values = loaded_values(
@@ -139,7 +142,7 @@ def _error(job: Any) -> str:
     events = keeper.process_registry.get(job.job_id, {}).get("events", [])
     errors = [event.get("data") or {} for event in events if event.get("type") == "error"]
     for data in errors:
-        lines = [str(line) for line in data.get("recent_lines") or ()]
+        lines = [_ANSI.sub("", str(line)) for line in data.get("recent_lines") or ()]
         fixes = [place for place, line in enumerate(lines) if line.startswith("  fix: ")]
         if fixes:
             what = max(place for place in range(fixes[-1]) if not lines[place].startswith("  "))
