@@ -95,7 +95,8 @@ class Trainings:
 
     @property
     def images(self) -> Path:
-        return self.data / "images"
+        # Not the lab's own directory of images.
+        return self.data / "dataset"
 
     def files(self) -> dict[str, Any]:
         """What upstream keeps beside the images: buckets and metadata."""
