@@ -19,7 +19,8 @@ from .status import FAIL, PASS, SKIP, STATUSES, WARN, gb
 from .torch_build import Torch
 
 # Of checks, and of the claims of an acceptance run.
-COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2", "shown": "32", "refuted": "31", "not tested": "2"}
+COLOURS = {PASS: "32", WARN: "33", FAIL: "31", SKIP: "2"}
+COLOURS |= {"shown": "32", "refuted": "31", "not tested": "2", "not applicable": "2"}
 PLAIN_WIDTH = 120
 NARROWEST = 60
 LABEL = 16
@@ -43,7 +44,10 @@ def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
 def _gpu_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     gpus = facts.gpus
     versions = f"{gpus.driver_version or 'unknown'}, CUDA {gpus.cuda_version or 'unknown'}"
-    yield "GPU driver", f"{versions}; memory mode {facts.memory_mode}" if gpus.devices else "no GPU was found"
+    yield (
+        "GPU driver",
+        f"{versions}; {gpus.family}, memory mode {facts.memory_mode}" if gpus.devices else "no GPU was found",
+    )
     for gpu in gpus.devices:
         yield f"GPU {gpu.index}", _gpu(gpu)
     if gpus.kernel_driver:
@@ -64,9 +68,15 @@ def _software_rows(software: Software) -> Iterator[tuple[str, str]]:
         yield "environment", f"{name}={value}"
 
 
+def _memory(gpu: Gpu) -> str:
+    if gpu.platform.one_pool:
+        return f"{gb(gpu.memory_bytes)} shared with the CPU"
+    return f"HBM {gb(gpu.memory_used_bytes)} used of {gb(gpu.memory_bytes)}"
+
+
 def _gpu(gpu: Gpu) -> str:
     capability = ".".join(map(str, gpu.compute_capability)) if gpu.compute_capability else "unknown"
-    parts = [gpu.name, f"capability {capability}", f"HBM {gb(gpu.memory_used_bytes)} used of {gb(gpu.memory_bytes)}"]
+    parts = [gpu.name, f"capability {capability}", _memory(gpu)]
     parts += [f"addressing {gpu.addressing_mode}"] if gpu.addressing_mode else []
     parts += [f"NUMA node {gpu.numa_node}"] if gpu.numa_node is not None else []
     parts += [f"CPU node {gpu.attributes['host_numa_id']}"] if "host_numa_id" in gpu.attributes else []

@@ -16,7 +16,7 @@ from acceptance_lab import MIB, accepted, clean, seen, verdicts
 from diagnostic_lab import REPO, schema_errors
 
 from gh200_lab.pages import acceptance as acceptance_page
-from simpletuner.gh200.diagnostic.acceptance.claims import CLAIMS
+from simpletuner.gh200.diagnostic.acceptance.claims import CLAIMS, OF_OWN_MEMORY
 from simpletuner.gh200.diagnostic.acceptance.session import PARTS
 from tests.cuda_sim.processes import Machine
 
@@ -75,6 +75,14 @@ def test_judges_the_trainings(machine: Machine, plan: dict[str, Any], claim: str
     refuted = verdict == "refuted" or "stock, HBM filled" in plan
     report, _ = accepted(machine, "--quiet", plan=plan, code=int(refuted))
     assert verdicts(report)[claim] == verdict and words in seen(report, claim), seen(report, claim)
+
+
+def test_one_pool_has_no_claims_about_memory_of_the_gpus_own(machine: Machine) -> None:
+    report, _ = accepted(machine, mode="pool")
+    found = verdicts(report)
+    assert {claim for claim, verdict in found.items() if verdict == "not applicable"} == OF_OWN_MEMORY
+    assert [claim for claim, verdict in found.items() if verdict == "refuted"] == []
+    assert found["all_on_bits"] == "shown" and report["summary"]["not applicable"] == len(OF_OWN_MEMORY)
 
 
 def test_large_is_only_tried_when_asked(machine: Machine) -> None:
