@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 from rebase_lab import FAKE, Lab, make_lab, snapshot
 
+from gh200_rebase.workspace.retention import _in_use
 from tests.integration.rebase.test_workspace import TRAINER, add_submodule, git, own_git_settings
 
 __all__ = ["own_git_settings"]
 
+LAUNCH = FAKE.parents[1] / "simpletuner/gh200/launch.py"
 KILLS = int(os.environ.get("GH200_TEST_KILLS", "100"))
 
 
@@ -68,6 +70,19 @@ def test_a_running_process_keeps_the_build_it_started_on(lab: Lab) -> None:
     ) as child:
         lab.run("--skip-tests", "--accept-drift", "--upstream", lab.upstream("v2"))
         assert child.communicate("\n")[0].strip() == "1.0.0"
+
+
+def test_a_training_locks_the_build_it_runs_from(lab: Lab) -> None:
+    lab.run("--skip-tests", "--upstream", lab.upstream("v1"))
+    tree = lab.fork.resolve()
+    code = f"import runpy; runpy.run_path({str(LAUNCH)!r})['_lock_build'](__import__('pathlib').Path({str(tree)!r})); input()"
+    with subprocess.Popen([sys.executable, "-c", code + "; print()"], stdin=subprocess.PIPE, text=True) as child:
+        deadline = time.monotonic() + 60
+        while not _in_use(tree, tree) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert _in_use(tree, tree)
+        child.communicate("\n")
+    assert not _in_use(tree, tree)
 
 
 def test_a_requeued_job_finds_the_build_it_started_on(lab: Lab) -> None:
