@@ -26,7 +26,7 @@ STEPS = {"max_train_steps": 4, "gradient_accumulation_steps": 1}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> Lab:
     lab = Lab(tmp_path_factory.mktemp("bad_input"), forked)
-    lab.add_dataset("images", 8)
+    lab.add_dataset("squares", 8)
     return lab
 
 
@@ -42,7 +42,7 @@ def test_ranks_with_different_configs_end_before_training(
     lab: Lab, forked: Preloaded, second: Any, message: str
 ) -> None:
     config = lab.config("off", gh200_optimizations=ASKED, **STEPS)
-    config["datasets"][0] |= {"instance_data_dir": str(lab.directory / "images"), "repeats": 0}
+    config["datasets"][0] |= {"instance_data_dir": str(lab.directory / "squares"), "repeats": 0}
     other = {name: value for name, value in (config | second).items() if value is not None and name != "datasets"}
     (lab.directory / "second.json").write_text(json.dumps(other))
     orders = {"configs": {"1": str(lab.directory / "second.json")}}

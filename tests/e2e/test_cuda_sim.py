@@ -41,7 +41,7 @@ class SimulatedRuns:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lab = tiny.Lab(directory)
-        self.lab.add_dataset("images", IMAGES)
+        self.lab.add_dataset("squares", IMAGES)
 
     def train(
         self,

@@ -48,7 +48,7 @@ ORDERS = {"shard_on_cpus": True}
 class Sharded:
     def __init__(self, lab: Lab, forked: Preloaded) -> None:
         self.lab, self.launcher = lab, Preloaded(place=forked.place, ranks=RANKS)
-        self.lab.add_dataset("images", 8)
+        self.lab.add_dataset("squares", 8)
         self.lab.entry_changes = {"type": "in_memory", "in_memory": {"compression": "zstd"}}
         # Caches are built by one rank: two that build them at once do not always draw alike.
         warm = self.lab.watched("warm-up", max_train_steps=1, cache_config=UNIFIED)

@@ -23,7 +23,7 @@ ON = {"cache_config": UNIFIED}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> tiny.Lab:
     lab = tiny.Lab(tmp_path_factory.mktemp("preload"))
-    lab.add_dataset("images", 6)
+    lab.add_dataset("squares", 6)
     return lab
 
 
@@ -101,7 +101,7 @@ def test_a_text_dataset_that_upstream_adds_obeys_cache_dir(lab: tiny.Lab) -> Non
         config = lab.config("off", **tiny.SHORT | {"max_train_steps": 2})
         config["cache_config"] = {**UNIFIED, "cache_dir": str(parent), "persistent_cache": persistent}
         images = {key: value for key, value in config["datasets"][0].items() if key != "cache_dir_vae"}
-        config["datasets"] = [images | {"instance_data_dir": str(lab.directory / "images")}]
+        config["datasets"] = [images | {"instance_data_dir": str(lab.directory / "squares")}]
         run = lab.run(f"made-{persistent}", config, launcher=tiny.CPU, cold=True)
         assert run.code == 0, run.text[-3000:]
         kept = {path.relative_to(parent).parts[0] for path in parent.rglob("*.pt")}

@@ -114,7 +114,7 @@ def test_telemetry_of_two_ranks_on_two_devices(lab: tiny.Lab) -> None:
     except CannotBuild as reason:
         pytest.skip(str(reason))
     report = lab.directory / "cuda_sim.jsonl"
-    lab.add_dataset("images", 8)
+    lab.add_dataset("squares", 8)
     launcher = Launcher(gpu=True, ranks=2, prefix=(str(HERE / "run.sh"), "--devices", "2", "--report", str(report)))
     changes = {"max_train_steps": 4, "train_batch_size": 2, "cache_config": UNIFIED | {"placement": "managed"}}
     variables = {"ACCELERATE_MIXED_PRECISION": "bf16", "CUDA_SIM_RANDOM": "cpu", "CUDA_SIM_BACKEND": "gloo"}

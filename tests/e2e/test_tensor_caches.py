@@ -22,7 +22,7 @@ STEPS = {"max_train_steps": 8, "train_batch_size": 2}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory, forked: Preloaded) -> tiny.Lab:
     lab = tiny.Lab(tmp_path_factory.mktemp("unified"), forked)
-    lab.add_dataset("images", 6)
+    lab.add_dataset("squares", 6)
     return lab
 
 

@@ -51,7 +51,7 @@ def test_two_trainings_at_once_each_with_its_own_gpu(tmp_path: Path) -> None:
     cuda_sim_or_skip()
     labs = [Lab(tmp_path / name) for name in ("one", "other") if (tmp_path / name).mkdir() is None]
     for lab in labs:
-        lab.add_dataset("images", 6)
+        lab.add_dataset("squares", 6)
         lab.entry_changes = {"type": "in_memory", "in_memory": {"compression": "zstd"}}
     alone = train(labs[0], "alone", 0)
     assert alone.run.code == 0, alone.run.text[-3000:]

@@ -31,6 +31,7 @@ class Lab(lab.Lab):
         self.entry_changes: dict[str, Any] = {}
 
     def add_dataset(self, name: str, images: int) -> None:
+        assert not (self.directory / name).exists(), f"{name} is a directory of the lab's own"
         make_images(self.directory / name, images, [(64, 64)], first=100 * len(self.datasets))
         self.datasets.append(name)
 
