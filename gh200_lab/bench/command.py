@@ -20,6 +20,7 @@ BENCHMARKS = {
     "ramp": "ramp",
     "step": "step",
     "start": "start",
+    "offload": "offload",
 }
 EPILOG = """Every figure is the median of interleaved rounds with the tenth and ninetieth percentile: the peers take turns, so that
 whatever else the machine does falls on all of them. Results go to OUTPUT/NAME.json and, as a plot of cost against

@@ -121,7 +121,7 @@ def begin_pools(trainer: Any, run: Run) -> None:
     if _patched_torch():
         run.report_on(MANAGED, "by the patched PyTorch's own allocator (use_uvm); our pools stay out of its way")
         return
-    reject(trainer)
+    reject(trainer, planned=asked.managed_memory == "auto")
     check_torch()
     _check_allocator_settings()
     ordinal = cuda_device()

@@ -28,6 +28,7 @@ from .plan import (
     Plan,
     bucket_bytes,
     make_plan,
+    placed,
 )
 from .step import StreamedEma, StreamedStep, streams
 from .streaming import Staging, staged_bytes
@@ -133,8 +134,8 @@ class PlannedOffload(OffloadPlacement):
         fixed = replace(need, weights=need.weights + need.ema * (self.plan.places[EMA] == HBM), ema=0)
         found = make_plan(fixed, self._capacity())
         if isinstance(found, Plan):
-            places = found.places | {EMA: self.plan.places[EMA]}
-            self._follow(replace(found, need=need, places=places))
+            away = {kind for kind, place in found.places.items() if place != HBM}
+            self._follow(placed(need, self._capacity(), away | ({EMA} if self.plan.places[EMA] != HBM else set())))
         else:
             logger.warning("GH200 offload: %s of %s are missing", format_size(found.missing), found.where)
             self.plan = replace(self.plan, need=need)

@@ -104,17 +104,19 @@ def _placements(need: Need, capacity: Capacity) -> Iterator[Plan]:
     for near in product((True, False), repeat=3):
         chosen = dict(zip((GRADIENTS, OPTIMIZER, EMA), near, strict=True))
         if all(here or need.of(kind) for kind, here in chosen.items()):
-            yield _placed(need, capacity, {kind for kind, here in chosen.items() if not here})
+            yield placed(need, capacity, {kind for kind, here in chosen.items() if not here})
 
 
-def _placed(need: Need, capacity: Capacity, away: set[str]) -> Plan:
+def placed(need: Need, capacity: Capacity, away: set[str]) -> Plan:
+    """With these kinds in CPU memory; whether it fits is not asked."""
     stepped = STREAMED if need.streamable else REMOTE
     elsewhere = {GRADIENTS: REMOTE, OPTIMIZER: stepped, EMA: STREAMED}
     places = {kind: elsewhere[kind] if kind in away else HBM for kind in KINDS}
     bucket = bucket_bytes(need.largest, capacity.hbm) if away else 0
     resident = sum(need.of(kind) for kind in KINDS if kind not in away)
     # The pass is over when the optimizer steps, so its scratch memory takes the place of activations.
-    hbm = resident + 2 * bucket + max(need.activations, 0 if places[OPTIMIZER] == STREAMED else need.scratch)
+    scratch = bucket if places[OPTIMIZER] == STREAMED else need.scratch
+    hbm = resident + 2 * bucket + max(need.activations, scratch)
     traffic = _traffic(need, away)
     host = sum(need.of(kind) for kind in away)
     return Plan(need, places, bucket, hbm, host, traffic, traffic.seconds(capacity.link))

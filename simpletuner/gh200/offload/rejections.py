@@ -30,8 +30,11 @@ REJECTED = {
     "dynamo_backend": _GRAPHS,
 }
 
+# With "auto" weights are never in a pool, and what is on the CPU is left there.
+BESIDE_A_PLAN = ("ramtorch",)
 
-def reject(trainer: Any) -> None:
+
+def reject(trainer: Any, planned: bool = False) -> None:
     """Raises where the config asks for one of them."""
     config, distributed = vars(trainer.config), getattr(trainer.accelerator.distributed_type, "value", "")
     offload = str(config.get("optimizer_cpu_offload_method") or "none").lower()
@@ -44,7 +47,8 @@ def reject(trainer: Any) -> None:
         "dynamo_mode": str(config.get("dynamo_mode")) in ("reduce-overhead", "max-autotune"),
         "dynamo_backend": str(config.get("dynamo_backend")) == "cudagraphs",
     }
-    found = [f"{key}: {why}" for key, why in REJECTED.items() if not_a_switch.get(key, config.get(key))]
+    rejected = {key: why for key, why in REJECTED.items() if not (planned and key in BESIDE_A_PLAN)}
+    found = [f"{key}: {why}" for key, why in rejected.items() if not_a_switch.get(key, config.get(key))]
     if found:
         raise ManagedMemoryRejected(
             "gh200_optimizations.managed_memory is rejected in this run.",

@@ -84,7 +84,7 @@ def test_what_fits_stays_in_hbm_and_costs_nothing(need: Need, capacity: Capacity
 def test_no_other_placement_that_fits_is_faster(need: Need, capacity: Capacity) -> None:
     found = make_plan(need, capacity)
     others = [
-        module._placed(need, capacity, set(away))
+        module.placed(need, capacity, set(away))
         for count in range(4)
         for away in combinations((GRADIENTS, OPTIMIZER, EMA), count)
         if all(need.of(kind) for kind in away)
