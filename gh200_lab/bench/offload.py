@@ -42,7 +42,7 @@ WAYS = (
     Way("planned, EMA", 256, {"mode": "auto", "ema": True}, planned=True),
     Way("planned, EMA, clipped", 256, {"mode": "auto", "ema": True, "clip": True}, planned=True),
     Way("planned, gradients too", 192, {"mode": "auto"}, planned=True),
-    Way("planned, RamTorch", 208, {"mode": "auto", "ramtorch": True}, planned=True),
+    Way("planned, RamTorch", 240, {"mode": "auto", "ramtorch": True}, planned=True),
 )
 
 

@@ -40,7 +40,7 @@ FULL = {"model_type": "full", "use_ema": True, "ema_device": "accelerator", "gra
 NEVER = 1000
 SMALL = 8  # channels of the UNet
 PARAMETERS = 950  # of the UNet per squared channel, roughly
-STATE_BYTES = 16  # weight, gradient and two moments of Adam, in fp32
+STATE_BYTES = 8  # weight, gradient and two moments of Adam, in the bf16 these trainings have
 DISK = 1 << 30
 PACKAGES = ("torch", "accelerate", "diffusers", "transformers", "PIL", "safetensors")
 # What an operator has set for other runs would make stock something else.

@@ -129,6 +129,7 @@ class PlannedOffload(OffloadPlacement):
             return
         # Backward is over: what has gone since the peak was an activation.
         peak, kept = torch.cuda.max_memory_allocated(self._device), torch.cuda.memory_allocated(self._device)
+        self._static = max(self._static, kept - self._ours())
         need = replace(self._need(peak - kept), measured=True)
         # EMA is where it is.
         fixed = replace(need, weights=need.weights + need.ema * (self.plan.places[EMA] == HBM), ema=0)
@@ -139,6 +140,16 @@ class PlannedOffload(OffloadPlacement):
         else:
             logger.warning("GH200 offload: %s of %s are missing", format_size(found.missing), found.where)
             self.plan = replace(self.plan, need=need)
+
+    def _ours(self) -> int:
+        """Bytes on the device that have a place of their own in the plan, wherever it is."""
+        found: list[Any] = []
+        for overrides in self._optimizers:
+            for group in overrides.raw.param_groups:
+                found += [parameter.grad for parameter in group["params"]]
+            found += [value for state in overrides.raw.state.values() for value in state.values()]
+        found += getattr(getattr(self._trainer, "ema_model", None), "shadow_params", [])
+        return sum(staged_bytes(value) for value in found if isinstance(value, torch.Tensor) and value.is_cuda)
 
     def _planned(self, need: Need, capacity: Capacity) -> Plan:
         found = make_plan(need, capacity)

@@ -262,3 +262,11 @@ def check_child_processes_have_the_kernels_too() -> None:
     code = "import json; print(json.dumps('torch' in __import__('sys').modules))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert json.loads(printed) is False, "Python alone does not pay for torch"
+
+
+def check_bitwise_operations_take_a_number() -> None:
+    """As adamw_bf16 masks bits."""
+    values = torch.tensor([70000, 3], dtype=torch.int32, device="cuda")
+    assert values.clone().bitwise_and_(-65536).tolist() == [65536, 0]
+    assert (values & 3).tolist() == [0, 3] and values.clone().bitwise_or_(4).dtype == torch.int32
+    assert values.bitwise_left_shift(1).tolist() == [140000, 6]

@@ -97,6 +97,7 @@ static void move_range(allocation_t *managed, address_t start, size_t bytes, loc
     settle_first_touches(managed, first, last - first + 1);
     for (size_t i = first; i <= last; i++) {
         managed->pages[i].prefetched_to = place_named(where);
+        if (settings.idle_prefetch) continue;
         if (where.type == LOCATION_DEVICE) place_on_device(managed, i, where.id);
         else place_on_host(managed, i);
     }

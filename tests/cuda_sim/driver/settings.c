@@ -115,6 +115,8 @@ void read_settings(void) {
     settings.fail_after = (int)number("CUDA_SIM_FAIL_AFTER", 0);
     settings.fail_times = (int)number("CUDA_SIM_FAIL_TIMES", 0);
     settings.fail_every = (int)number("CUDA_SIM_FAIL_EVERY", 0);
+    settings.corrupt_copies = (int)number("CUDA_SIM_CORRUPT_COPIES", 0);
+    settings.idle_prefetch = (int)number("CUDA_SIM_IDLE_PREFETCH", 0);
     settings.corrupt_fill = (int)number("CUDA_SIM_CORRUPT", 0);
     settings.trace_violations = (int)number("CUDA_SIM_TRACE_VIOLATIONS", 0);
 }

@@ -23,6 +23,7 @@ typedef struct {
     const char *fail_name; /* one function, or "*" */
     int fail_code, fail_after, fail_times, fail_every;
     int corrupt_fill; /* the fill with this number gets one wrong byte */
+    int corrupt_copies, idle_prefetch; /* broken drivers: copies with a wrong byte, prefetches that only claim to move */
     int trace_violations;
 } settings_t;
 

@@ -96,6 +96,7 @@ result_t copy(address_t to, address_t from, size_t bytes, int kind, const void *
     if ((bad = find_end(to, bytes, "target", &target)) || (bad = find_end(from, bytes, "source", &source))) return bad;
     if ((bad = check_kind(kind, &target, &source))) return bad;
     memmove(target.bytes, source.bytes, bytes);
+    if (settings.corrupt_copies) target.bytes[bytes / 2] ^= 1;
     count_copy(&target, &source, bytes);
     count_crossing(&target, to, &source, from, bytes);
     return OK;

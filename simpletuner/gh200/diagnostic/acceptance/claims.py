@@ -55,6 +55,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("child_has_no_memory", "forked child", "a forked child does not inherit managed memory: it dies of touching it"),
     Claim("child_calls_nothing", "forked child", "in a forked child our layer rejects instead of calling the driver"),
     Claim("allocation_beyond_hbm", "scale", "managed memory beyond HBM is written by the GPU and read back right by the CPU"),
+    Claim("copies_intact", "bandwidth", "copies to the GPU and back keep every byte"),
     Claim("to_device_speed", "bandwidth", "pinned copies to the GPU come near the 375 GB/s that others published"),
     Claim("to_host_speed", "bandwidth", "pinned copies from the GPU come near the 297 GB/s that others published"),
     Claim("batch_ways", "moving a batch", "every way of moving a batch that placement can choose works here; their times are reported"),

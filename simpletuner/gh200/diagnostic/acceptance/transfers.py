@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from collections.abc import Iterator
 
 from ..allocation import try_allocation
 from ..bandwidth import IN, NEAR_ENOUGH, OUT, PINNED, PUBLISHED_GB_S, measure
-from ..status import FAIL, SKIP
+from ..device import holds, ordinary
+from ..status import FAIL, SKIP, gb
 from .bench import Bench
 from .claims import NOT_TESTED, Answer, NotTested, judged
 
@@ -16,6 +18,7 @@ CLAIM_OF = {IN: ("to_device_speed", PUBLISHED_GB_S[1]), OUT: ("to_host_speed", P
 # 32 latents of 16 x 128 x 128 in bf16.
 ENTRIES, BATCH_BYTES = 32, 32 << 19
 SECONDS = 120.0
+WORD, PATTERN = 0x5EEDBA11, 0xA5
 # It needs torch, which this process does without; and upstream's own start-up code is for trainers.
 TIME_WAYS = """
 import json, sys
@@ -42,7 +45,8 @@ def scale(bench: Bench) -> Iterator[Answer]:
 
 
 def bandwidth(bench: Bench) -> Iterator[Answer]:
-    """Speed of copies in both directions."""
+    """Copies in both directions: their bytes, then their speed."""
+    yield _intact(bench)
     done = measure(bench.device, bench.available, bench.platform.family, bench.tell)
     if not done.rates:
         raise NotTested(done.message)
@@ -52,6 +56,25 @@ def bandwidth(bench: Bench) -> Iterator[Answer]:
         expected = f"{published:g} GB/s published; at least {NEAR_ENOUGH:.0%} of it"
         seen = f"{rate.median:.1f} GB/s ({rate.lowest:.1f} to {rate.highest:.1f})"
         yield bench.judged_speed(claim, rate.median >= NEAR_ENOUGH * published, expected, seen, **measurements)
+
+
+def _intact(bench: Bench) -> Answer:
+    size = bench.sample()
+    wrong = []
+    with bench.device.plain(size) as there:
+        for name, memory in (("pageable", ordinary(size)), (PINNED, bench.device.pinned(size))):
+            with memory as host:
+                bench.device.fill(there, WORD, size)
+                bench.device.copy_out(host, there, size)
+                back = holds(host, WORD, size)
+                ctypes.memset(host, PATTERN, size)
+                bench.device.copy_in(there, host, size)
+                ctypes.memset(host, 0, size)
+                bench.device.copy_out(host, there, size)
+                if not (back and holds(host, PATTERN * 0x01010101, size)):
+                    wrong.append(name)
+    seen = f"wrong bytes: {', '.join(wrong)}" if wrong else f"{gb(size)} equal each way"
+    return judged("copies_intact", not wrong, "the bytes that were written", seen)
 
 
 def batch(bench: Bench) -> Iterator[Answer]:

@@ -93,6 +93,8 @@ def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
     """A kernel for the CUDA key; what the schema decides is decided here, once."""
     schema = operation._schema
     takes_cpu_tensors = schema.name in TAKES_CPU_TENSORS
+    # The dispatcher unpacks a number for `other` here, and their `out=` overloads take only tensors.
+    bitwise = schema.name.startswith("aten::bitwise_")
     draws = any(argument.name == "generator" for argument in schema.arguments)
     access = {argument.name: _access(argument, schema.name) for argument in schema.arguments}
     order = list(access.values())
@@ -107,6 +109,8 @@ def kernel_for(operation: torch._ops.OpOverload) -> Kernel:
             assert arguments.device is not None
             options["generator"] = cpu_generator(named.get("generator"), arguments.device)
         options.pop("pin_memory", None)
+        if bitwise:
+            converted = [torch.tensor(value) if isinstance(value, int) else value for value in converted]
         return arguments.give_back(call(*converted, **options))
 
     return run

@@ -131,6 +131,9 @@ def test_cuts_what_the_minutes_do_not_allow(machine: Machine) -> None:
         ({"fail": "cuMemAdvise_v2", "fail_code": 801}, {"fresh_thread", "hints_remembered", "first_touch_managed"}),
         ({"fail": "cuMemPrefetchBatchAsync", "fail_code": 801}, {"one_call_for_many"}),
         ({"corrupt": 3}, {"evicted_intact"}),
+        ({"idle_prefetch": 1}, {"one_call_for_many"}),
+        ({"corrupt_copies": 1}, {"copies_intact"}),
+        ({"concurrent": 0}, {"concurrent_access"}),
         ({"managed": MIB}, {"first_touch_managed", "evicted_for_plain", "allocation_beyond_hbm"}),
     ],
 )
