@@ -145,6 +145,9 @@ COMMANDS: dict[str, How] = {
     "python -m gh200_lab.bench staging": Elsewhere(
         f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"
     ),
+    "python -m gh200_lab.bench offload --check": Run(
+        more=" --quick", slow="a benchmark", needs="build/fork/simpletuner"
+    ),
     "python -m gh200_lab.bench ramp": Elsewhere(f"{BENCH}::test_bench_command_writes_a_table_json_and_a_plot", "bench"),
     "pytest tests/unit/ramp -k bf16_sums": Run(at_root=True, more=" --collect-only -q"),
     "python -m gh200_lab.bench.ramp_study --output docs/ramp_study.png": Elsewhere(

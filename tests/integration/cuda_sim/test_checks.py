@@ -27,7 +27,6 @@ RUNS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "telemetry": ("telemetry", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "1024"], {}),
     "cache_placement_cdmm": ("cache_placement", ["--devices", "2", "--hbm-mb", "256", "--mode", "cdmm"], {}),
     "traffic": ("traffic", ["--hbm-mb", "16", "--managed-mb", "64"], {}),
-    "streamed_step": ("streamed_step", ["--hbm-mb", "640", "--managed-mb", "1024"], {}),
     "torch": ("torch_device", ["--devices", "2", "--hbm-mb", "256", "--managed-mb", "512"], {}),
 }
 
