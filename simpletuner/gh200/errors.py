@@ -36,8 +36,8 @@ class RejectedConfig(GH200Error, ValueError):
     """SimpleTuner's parser or loaders do not accept the training config; a ValueError, as theirs is."""
 
 
-def stop(error: GH200Error) -> NoReturn:
-    """End the process with exit code 2 and the error as the last lines of the output.
+def stop(error: GH200Error, code: int = 2) -> NoReturn:
+    """End the process with this exit code and the error as the last lines of the output.
 
     SystemExit, because upstream catches every Exception around its loaders and then falls back to another config.
     """
@@ -47,7 +47,7 @@ def stop(error: GH200Error) -> NoReturn:
         # A job of the web UI. Of what a failed job printed, the web UI shows the last line with this word.
         print("Error: " + " ".join(error.render().split()), file=sys.stderr, flush=True)
     _destroy_process_group()
-    raise SystemExit(2) from error
+    raise SystemExit(code) from error
 
 
 def _destroy_process_group() -> None:

@@ -13,8 +13,8 @@ import numpy
 import torch
 from accelerate.utils import gather
 
-from ..overrides import Overrides, override
 from ..runtime import PREEMPTION, Run, current
+from .checkpoints import Checkpoints
 from .marker import remove_marker, save_micro_step, saved_micro_step, write_marker
 from .signals import EXIT_CODE, PreemptionError, Signals
 
@@ -45,18 +45,15 @@ class RandomStates:
             torch.cuda.set_rng_state_all(self.of_cuda)
 
 
-class Preemption(Overrides):
+class Preemption(Checkpoints):
     """Handles signals from the start of a run; records what its Trainer saves once there is an Accelerator."""
 
-    upstream_class = "Trainer"
     feature, rejection = "checkpoint_on_signal", PreemptionError
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.signals = Signals()
-        self.trainer: Any = None
         self.window: int | None = None
-        self.saved: tuple[int, str] | None = None
         self.resumed_at: int | None = None
         run.at_end(self.signals.stop_listening)
 
@@ -81,12 +78,6 @@ class Preemption(Overrides):
 
     def _load(self, models: Any, input_dir: str) -> None:
         self.resumed_at = saved_micro_step(Path(input_dir))
-
-    @override
-    def checkpoint_state_save(self, *args: Any, **kwargs: Any) -> Any:
-        path = self.upstream.checkpoint_state_save(*args, **kwargs)
-        self.saved = int(self.trainer.state["global_step"]), str(path)
-        return path
 
     def stop_if_requested(self) -> None:
         """Before every micro-batch. After an accumulation window all ranks exchange their signals, at the same step."""
@@ -130,13 +121,6 @@ class Preemption(Overrides):
         try:
             save, epoch = self.trainer._run_standard_checkpoint, self.trainer.state["current_epoch"]
             return str(save(webhook_message=f"{name} at step {step}", parent_loss=None, epoch=epoch))
-        except Exception as error:
-            raise PreemptionError(
-                f"The checkpoint that {name} requested could not be written.",
-                where=str(self.trainer.config.output_dir),
-                why=f"{type(error).__name__}: {error}",
-                fix="free disk space there; a resumed run continues from the newest complete checkpoint",
-            ) from error
         finally:
             handle.remove()
 
@@ -155,10 +139,12 @@ def listen_for_signals(run: Run) -> None:
 
 
 def join_trainer(trainer: Any) -> None:
-    """The Accelerator exists."""
+    """Once the Accelerator exists; saves are overridden in every run with a key of ours."""
     preemption = _preemption()
     if preemption is not None:
         preemption.join(trainer)
+    elif current() is not None:
+        Checkpoints(trainer).install(trainer)
 
 
 def stop_if_requested() -> None:

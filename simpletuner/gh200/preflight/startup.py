@@ -12,6 +12,7 @@ from ..config import arguments
 from ..config.config_file import config_path
 from ..config.keys import DATASETS_FILE_KEY, INLINE_KEYS, is_ours
 from ..errors import GH200Error, stop
+from ..preemption.launcher import watch_launcher
 from ..state import StateHooks
 from .check import preflight
 from .output_lock import claim_output
@@ -26,14 +27,20 @@ def asked_for(config: Mapping[str, Any]) -> bool:
         is_ours(key, value) for key, value in config.items() if value is not None
     ):
         return False
+    return not switched_off(config)
+
+
+def switched_off(config: Mapping[str, Any]) -> bool:
+    """Whether the config turns preflight off."""
     block = config.get(_SWITCH[0])
-    return not (isinstance(block, Mapping) and str(block.get(_SWITCH[1], True)).lower() in ("false", "0", "no", "off"))
+    return isinstance(block, Mapping) and str(block.get(_SWITCH[1], True)).lower() in ("false", "0", "no", "off")
 
 
 def take_config_flag() -> None:
-    """`train.py --config FILE`, checked and made the command line of this process."""
+    """`train.py --config FILE`, checked and made the command line of this process; it ends when its launcher does."""
     if {"-h", "--help"} & set(sys.argv):
         return
+    watch_launcher()
     try:
         check_command_line(sys.argv[1:])
         arguments.take_config_flag()

@@ -17,9 +17,10 @@ from preemption_trainer import Trainer, preemption_of
 
 from gh200_lab.place import ROOT
 from simpletuner.gh200.preemption import hooks
+from simpletuner.gh200.preemption.checkpoints import CheckpointError
 from simpletuner.gh200.preemption.hooks import Preemption, RandomStates
 from simpletuner.gh200.preemption.marker import MARKER, MICRO_STEP, saved_micro_step
-from simpletuner.gh200.preemption.signals import EXIT_CODE, PreemptionError
+from simpletuner.gh200.preemption.signals import EXIT_CODE
 from simpletuner.gh200.trainer import LoopCount
 
 pytestmark = pytest.mark.timeout(600)
@@ -87,7 +88,7 @@ def test_a_checkpoint_of_this_window_is_not_written_twice(trainer: Trainer, pree
 def test_a_full_disk_is_an_error_and_no_marker(trainer: Trainer, preemption: Preemption, tmp_path: Path) -> None:
     trainer.state["global_step"], trainer.full = 8, True
     preemption.signals.asked_with = signal.SIGTERM
-    with pytest.raises(PreemptionError, match="No space left on device"):
+    with pytest.raises(CheckpointError, match="No space left on device"):
         preemption.stop_if_requested()
     assert not (tmp_path / MARKER).exists()
 
