@@ -1,4 +1,4 @@
-"""`python -m gh200_lab.bench NAME`: what the fork's features cost, beside what they replace, in one run."""
+"""`simpletuner gh200 bench NAME`: what the fork's features cost, beside what they replace, in one run."""
 
 from __future__ import annotations
 
@@ -27,30 +27,36 @@ whatever else the machine does falls on all of them. Results go to OUTPUT/NAME.j
 size, OUTPUT/NAME.png. Targets that were missed are marked; only with --check do they make the exit code 1."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run benchmarks; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gh200_lab.bench",
+def parser() -> argparse.ArgumentParser:
+    """The command line of `bench`."""
+    made = argparse.ArgumentParser(
+        prog="simpletuner gh200 bench",
         description=__doc__,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("benchmark", nargs="?", choices=[*BENCHMARKS, "all"], default="all")
-    parser.add_argument("--rounds", type=_count, default=5, help="how often everything is repeated (5)")
-    parser.add_argument(
+    made.add_argument("benchmark", nargs="?", choices=[*BENCHMARKS, "all"], default="all")
+    made.add_argument("--rounds", type=_count, default=5, help="how often everything is repeated (5)")
+    made.add_argument(
         "--quick", action="store_true", help="small sizes: shows that it works, the measurements mean little"
     )
-    parser.add_argument("--million", action="store_true", help="start: also at 1,000,000 files, which takes long")
-    parser.add_argument("--directory", help="where test files are made (the system's directory for temporary files)")
-    parser.add_argument("--output", type=Path, default=Path("build/bench"), help="where results go (build/bench)")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a target was missed")
-    chosen = parser.parse_args(arguments)
+    made.add_argument("--million", action="store_true", help="start: also at 1,000,000 files, which takes long")
+    made.add_argument("--directory", help="where test files are made (the system's directory for temporary files)")
+    made.add_argument("--output", type=Path, default=Path("build/bench"), help="where results go (build/bench)")
+    made.add_argument("--check", action="store_true", help="exit with 1 when a target was missed")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run benchmarks; returns the exit code."""
+    made = parser()
+    chosen = made.parse_args(arguments)
     if chosen.directory and not Path(chosen.directory).is_dir():
-        parser.error(f"--directory {chosen.directory}: there is no such directory")
+        made.error(f"--directory {chosen.directory}: there is no such directory")
     try:
         chosen.output.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        parser.error(f"--output {chosen.output}: {problem.strerror}")
+        made.error(f"--output {chosen.output}: {problem.strerror}")
     names = list(BENCHMARKS) if chosen.benchmark == "all" else [chosen.benchmark]
     results = {
         name: _measure(name, BenchSettings(chosen.rounds, chosen.quick, chosen.directory, chosen.million))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+
+from simpletuner.gh200.summary import loss_trend
 
 from ..tiny.config import Record
 from . import page_parts as parts
@@ -56,9 +59,9 @@ def write_page(run: Report, path: Path) -> Path:
 def _head(run: Report, path: Path) -> str:
     when = datetime.fromtimestamp(run.steps[-1]["time"], UTC)
     samples = sum(step["effective_batch_size"] for step in run.steps)
-    quarter = max(1, len(run.steps) // 4)
+    first, last = loss_trend([step["loss"] for step in run.steps]) or (math.nan, math.nan)
     shown = {
-        "mean loss, first and last quarter": f"{_mean(run.steps[:quarter]):.3f} → {_mean(run.steps[-quarter:]):.3f}",
+        "mean loss, first and last quarter": f"{first:.4f} → {last:.4f}",
         "samples seen": f"{samples:,}",
         "seconds in all": f"{run.seconds:.0f}",
         "most memory of the trainer": parts.size(max(step["resident_bytes"] for step in run.steps)),
@@ -70,10 +73,6 @@ def _head(run: Report, path: Path) -> str:
     device = parts.text(run.machine.get("device", ""))
     date = f"{when.day} {when:%B %Y, %H:%M} UTC"
     return f"<h1>{len(run.steps)} steps trained</h1><p class='quiet'>{date} · {device}</p>{parts.tiles(shown)}{more}"
-
-
-def _mean(steps: list[Record]) -> float:
-    return float(sum(step["loss"] for step in steps) / len(steps))
 
 
 def _images(run: Report) -> str:

@@ -47,9 +47,9 @@ def take_config_flag() -> None:
     """Reads `--config FILE` before train.py imports anything of SimpleTuner."""
 
 
-@calls("config.train_arguments")
-def command_arguments() -> None:
-    """Completes the arguments of `simpletuner train` and `simpletuner server` before they are parsed."""
+@calls("cli.main")
+def command_line() -> None:
+    """Answers `simpletuner gh200`; completes the arguments of `simpletuner train` and `simpletuner server`."""
 
 
 @calls("backends.entries")

@@ -84,12 +84,14 @@ class TrainerHooks:
         from .preemption.hooks import listen_for_signals
         from .preflight.output_lock import claim_output
         from .preflight.startup import check_run
+        from .summary import print_end_block
 
         check_run(StateHooks.get_raw_config(), getattr(self.config, "data_backend_config", None), "the training config")
         options = CacheOptions.from_settings(settings, upstream_prefetches=upstream_prefetches(self.config))
         release_output = claim_output(getattr(self.config, "output_dir", None), os.environ)
         run = runtime.begin(settings, options)
         run.at_end(release_output)
+        run.at_end(lambda: print_end_block(self.config, StateHooks.get_config_file()[0]))
         report_caches(run)
         _or_without(run, "checkpoint_on_signal", runtime.PREEMPTION, lambda: listen_for_signals(run))
         run.part(StagedDatasets).exit_on_error = self.gh200_exit_on_error

@@ -14,9 +14,9 @@ from ..preflight.check import preflight
 
 _EXAMPLES = """\
 examples:
-  python -m simpletuner.gh200.preflight jobs/first/config.json
-  python -m simpletuner.gh200.preflight config/my.toml --processes 4     as four ranks would run it
-  python -m simpletuner.gh200.preflight config/my.json --json | jq .problems
+  simpletuner gh200 check jobs/first/config.json
+  simpletuner gh200 check config/my.toml --processes 4     as four ranks would run it
+  simpletuner gh200 check config/my.json --json | jq .problems
 
 exit code: 0 it can be started, 2 it cannot work (all problems are named at once) or the file cannot be read
 Paths in a config start at the directory the training is started in; run this from there too. Nothing is loaded or written.
@@ -33,7 +33,7 @@ def above_zero(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line of `check`."""
     made = argparse.ArgumentParser(
-        prog="python -m simpletuner.gh200.preflight", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
+        prog="simpletuner gh200 check", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     made.add_argument("config", type=Path, metavar="CONFIG", help="training config, .json or .toml")

@@ -34,17 +34,17 @@ MINUTES, MINUTES_LARGE = 10.0, 60.0
 _NO_DRIVER = "no CUDA device that the driver layer can use (see cuda_device)"
 _EXAMPLES = """\
 examples:
-  python3 gh200_diagnostic.py                          everything, with the allocation test where there is a GPU
-  python3 gh200_diagnostic.py --skip-allocation        facts and checks only: seconds, and nothing is allocated
-  python3 gh200_diagnostic.py --config config/gh200_in_memory_example.json
+  simpletuner gh200 doctor                             everything, with the allocation test where there is a GPU
+  simpletuner gh200 doctor --skip-allocation           facts and checks only: seconds, and nothing is allocated
+  simpletuner gh200 doctor --config config/gh200_in_memory_example.json
                                                        will this training config fit on this machine?
-  python3 gh200_diagnostic.py --json | jq .summary     for scripts; the exit code says it too
-  .venv/bin/python gh200_diagnostic.py --acceptance    once per machine: every claim of ours tried on it, with trainings
+  simpletuner gh200 doctor --json | jq .summary      for scripts; the exit code says it too
+  simpletuner gh200 accept                             once per machine: every claim of ours tried on it, with trainings
 
 exit code: 0 no check failed, 1 at least one did, 2 the command line or the config file cannot be used.
 Of an acceptance run: 0 no claim was refuted, 1 at least one was, 3 nothing was tried (no GPU, or one in use), 130 or 143
 interrupted, and what was seen by then is written
-Any Python from 3.10 on will do, torch or not; .venv/bin/python reports most. docs/DIAGNOSTIC.md explains every check.
+gh200_diagnostic.py is the same for any Python from 3.10 on, torch or not. docs/DIAGNOSTIC.md explains every check.
 """
 
 
@@ -64,7 +64,7 @@ def _up_to(most: float, example: str) -> Callable[[str], float]:
 def parser() -> argparse.ArgumentParser:
     """The command line of the diagnostic."""
     made = argparse.ArgumentParser(
-        prog="gh200_diagnostic.py", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
+        prog="simpletuner gh200 doctor", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     made.add_argument(
@@ -138,6 +138,8 @@ def diagnose(
 
 def _options(words: list[str]) -> argparse.Namespace:
     made = parser()
+    if words[:1] == ["--acceptance"]:
+        made.prog = made.prog.replace("doctor", "accept")
     options = made.parse_args(words)
     if options.acceptance:
         others = [name for name in ("config", "skip_allocation", "bandwidth") if getattr(options, name)]

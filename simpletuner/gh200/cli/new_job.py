@@ -25,19 +25,19 @@ from ..new_job.model import choose_model
 from ..new_job.write import JOBS, NameTaken, free_name, needs_links, write_job
 from ..preflight.check import preflight
 from ..preflight.report import many, some
-from ..preflight.upstream_keys import Upstream, package_of_upstream, upstream_record
+from ..preflight.upstream_keys import Upstream, upstream_record
 from .check import above_zero
 
 LEAST_EDGE, MOST_EDGE = 64, 8192
 _EXAMPLES = """\
 examples:
-  scripts/new_job.sh ~/images/cat --model models/sdxl-base            a job named cat, and the line that starts it
-  scripts/new_job.sh ~/images/cat --model OWNER/NAME --family flux    a model of the hub, downloaded at the start
-  scripts/new_job.sh ~/images/cat --steps 2000 --prompt "a cat on a roof"
+  simpletuner gh200 new-job ~/images/cat --model models/sdxl-base            a job named cat, and the line that starts it
+  simpletuner gh200 new-job ~/images/cat --model OWNER/NAME --family flux    a model of the hub, downloaded at the start
+  simpletuner gh200 new-job ~/images/cat --steps 2000 --prompt "a cat on a roof"
 
 Captions are .txt or .caption files beside the images, or one table in the directory: a parquet, metadata.jsonl
 or metadata.csv (file_name, caption). Without any, --caption or the directory's name is used for all. Nothing in the directory is changed. Everything chosen is a key of the written file:
-change it there, and check it with python -m simpletuner.gh200.preflight. Takes seconds.
+change it there, and check it with simpletuner gh200 check. Takes seconds.
 
 exit code: 0 the job can be started, 2 it cannot be made: the message says why
 """
@@ -46,7 +46,7 @@ exit code: 0 the job can be started, 2 it cannot be made: the message says why
 def parser() -> argparse.ArgumentParser:
     """The command line of `new-job`."""
     made = argparse.ArgumentParser(
-        prog="scripts/new_job.sh", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
+        prog="simpletuner gh200 new-job", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     made.add_argument("directory", type=Path, metavar="DIRECTORY", help="images, with captions beside them or without")
@@ -116,7 +116,7 @@ def _make(options: argparse.Namespace) -> int:
                 continue
             raise
         _say(directory, job, why_links, left)
-        return _check(path, job, root, wishes, machine.gpu_bytes)
+        return _check(path, job, root, wishes, machine)
 
 
 def _reject(options: argparse.Namespace, directory: ImageDirectory, machine: TargetMachine) -> None:
@@ -185,10 +185,10 @@ def _say(directory: ImageDirectory, job: Job, why_links: str, left: list[str]) -
         print(f"  {what:<11}{why}")
 
 
-def _check(path: Path, job: Job, root: Path, wishes: JobOptions, gpu_bytes: int) -> int:
+def _check(path: Path, job: Job, root: Path, wishes: JobOptions, machine: TargetMachine) -> int:
     os.chdir(root)
     shown = path.relative_to(root)
-    report = preflight(shown, loaded_values(job.config), wishes.processes, gpu=lambda: gpu_bytes)
+    report = preflight(shown, loaded_values(job.config), wishes.processes, gpu=lambda: machine.gpu_bytes)
     for warning in report.warnings:
         print(f"  warning: {warning}")
     if report.problems:
@@ -197,22 +197,10 @@ def _check(path: Path, job: Job, root: Path, wishes: JobOptions, gpu_bytes: int)
         raise GH200Error(
             "No job was made: its training could not work.",
             why="\n".join(report.problems),
-            fix="choose otherwise; scripts/new_job.sh --help names every choice",
+            fix="choose otherwise; simpletuner gh200 new-job --help names every choice",
         )
-    print(f"\nwritten {shown}; start it in {root}:\n{launch_line(root, shown, wishes.processes, gpu_bytes > 0)}")
+    own = Path(".venv/bin/simpletuner")
+    words = [str(own) if own.exists() else "simpletuner", "gh200", "train", str(shown.parent)]
+    words += ["--processes", str(wishes.processes)] if wishes.processes > 1 or machine.gpus > 1 else []
+    print(f"\nwritten {shown}; start it in {root}:\n{shlex.join(words)}")
     return 0
-
-
-def launch_line(root: Path, config: Path, processes: int, gpu: bool) -> str:
-    """The line that starts the job."""
-    own = root / ".venv" / "bin" / "accelerate"
-    words = [".venv/bin/accelerate" if own.exists() else "accelerate", "launch"]
-    settings = root / "config" / f"accelerate_config_{'gh200' if gpu else 'cpu'}.yaml"
-    if settings.is_file():
-        words += ["--config_file", settings.relative_to(root).as_posix()]
-    if processes > 1:
-        words += [*(["--multi_gpu"] if gpu else []), "--num_processes", str(processes)]
-    package = package_of_upstream()
-    elsewhere = str(package / "train.py") if package else "train.py"
-    script = next((name for name in ("train.py", "simpletuner/train.py") if (root / name).is_file()), elsewhere)
-    return " ".join([*words, shlex.quote(script), "--config", config.as_posix()])

@@ -16,11 +16,11 @@ from ..telemetry.reader import read_directory
 
 _EXAMPLES = """\
 examples:
-  python -m simpletuner.gh200.watch jobs/first/output
-  python -m simpletuner.gh200.watch --once --json jobs/first/output | jq .ranks
+  simpletuner gh200 watch jobs/first/output
+  simpletuner gh200 watch --once --json jobs/first/output | jq .ranks
 
 exit code: 0 shown, 2 there is nothing to show (the fix is named)
-Ctrl-C ends it; the run is never touched. What each figure means: docs/TELEMETRY.md
+Ctrl-C ends it; the run is never touched. What each value means: docs/TELEMETRY.md
 """
 _SECONDS = 2.0
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -29,7 +29,7 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 def parser() -> argparse.ArgumentParser:
     """The command line of `watch`."""
     made = argparse.ArgumentParser(
-        prog="python -m simpletuner.gh200.watch", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
+        prog="simpletuner gh200 watch", description=__doc__, epilog=_EXAMPLES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     made.add_argument("directory", type=Path, metavar="OUTPUT_DIR", help="output_dir of a training config")

@@ -8,7 +8,7 @@ from ..facts import Facts
 from ..software import PREFIXES
 from ..status import FAIL, PASS, SKIP, WARN, Result
 from ..torch_build import ALLOCATOR_VARIABLES
-from .declare import NOT_IN_ONE_POOL, Group
+from .declare import NO_DEVICE, NOT_IN_ONE_POOL, Group
 
 SOFTWARE = Group("software")
 
@@ -77,6 +77,8 @@ def beyond_hbm(facts: Facts) -> Result:
     if facts.one_pool:
         return Result(SKIP, NOT_IN_ONE_POOL)
     beyond = facts.software.beyond_hbm
+    if not facts.gpus.devices:
+        return Result(SKIP, f"{NO_DEVICE}; {beyond.text}")
     if beyond.possible:
         return Result(PASS, beyond.text)
     torch = facts.software.torch
