@@ -23,11 +23,11 @@ def current_build() -> Path:
     return link.resolve()
 
 
-TREE = next((tree for tree in (HERE, current_build()) if (tree / "simpletuner" / "train.py").is_file()), None)
+TREE = next((tree for tree in (HERE, current_build()) if (tree / "simpletuner" / "__init__.py").is_file()), None)
 
 if TREE is None:
     sys.exit(
-        f"error: {HERE / 'simpletuner' / 'train.py'} does not exist\n"
+        f"error: there is no SimpleTuner in {HERE}\n"
         "  why: this directory holds the fork's difference, and no fork was built from it yet\n"
         "  fix: build it with ./execute_gh200_rebase.sh"
     )

@@ -143,7 +143,11 @@ into() {
 # Upstream is never installed, so nothing else makes its command.
 write_commands() {
     local site=$1
-    into "$environment/bin/simpletuner" < <(printf '#!%s/bin/python\n' "$environment" && cat "$here/lib/venv/simpletuner.py")
+    # Not the interpreter in the first line: that cannot hold a path with a space. To Python the two lines are a string.
+    into "$environment/bin/simpletuner" < <(
+        printf "#!/bin/sh\n'''exec' '%s/bin/python' \"\$0\" \"\$@\"\n' '''\n" "$environment"
+        cat "$here/lib/venv/simpletuner.py"
+    )
     into "$site/gh200_start.py" <"$here/lib/venv/gh200_start.py"
     into "$site/gh200-start.pth" <<<"import gh200_start"
 }

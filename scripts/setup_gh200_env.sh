@@ -43,7 +43,7 @@ Variables, with the value they get unless you have set them (yours are kept):
   GH200_UVM_OVERSUBSCRIPTION_RATIO=5.0   how far beyond HBM managed memory may grow; a number above 0
   GH200_UVM_ACCESS_PATTERN=gpu_first     placement policy: gpu_first, cpu_first or balanced
   PYTORCH_CUDA_ALLOC_CONF=use_uvm:...    only where PyTorch is a build that knows these keys; stock builds reject them
-  ACCELERATE_MIXED_PRECISION=bf16
+  ACCELERATE_MIXED_PRECISION=bf16        only where there is an NVIDIA GPU
 
 Which PyTorch it is, is asked of GH200_PYTHON, else of the python on PATH (GH200_PROBE_SECONDS=60 is its time limit).
 What was set, kept and left out, and why, is said on stderr. Sourcing twice is harmless. Beside the variables, sourcing
@@ -190,12 +190,18 @@ decide_allocator() {
     fi
 }
 
+gpu_here() { [[ -e /proc/driver/nvidia/version ]] || timeout -k 2 10 nvidia-smi -L &>/dev/null; }
+
 decide() {
     local name
     check_values
     say "GH200 environment:"
     for name in "${names[@]}"; do
         [[ -n ${default[$name]-} ]] || continue
+        if [[ $name == ACCELERATE_MIXED_PRECISION && -z ${had[$name]} ]] && ! gpu_here; then
+            say "  left out  $name: there is no NVIDIA GPU here, and a CPU gains nothing by bf16"
+            continue
+        fi
         now[$name]=${had[$name]:-${default[$name]}}
         if [[ -z ${had[$name]} ]]; then
             say "  set       $name=${now[$name]}"

@@ -61,6 +61,7 @@ COMBINED = Elsewhere(f"{SCRIPTS}::test_the_features_together_with_an_attention_b
 UPSTREAM = Elsewhere(
     "tests/integration/lab/test_validation_upstream.py::test_the_command_from_end_to_end", "upstream_features"
 )
+CLI = Elsewhere("tests/integration/cli/test_commands.py::test_help_is_light", "gh200")
 # Both outcomes are right: without a GPU the diagnostic has a check that fails.
 ANY_MACHINE = (0, 1)
 TRAIN = (
@@ -113,12 +114,13 @@ COMMANDS: dict[str, How] = {
     # training
     TRAIN: LAUNCH,
     # a job of one's own
-    "scripts/new_job.sh build/quickstart/images --model build/quickstart/model --name first --steps 8": NEW_JOB,
+    "simpletuner gh200 new-job build/quickstart/images --model build/quickstart/model --name first --steps 8": CLI,
+    "simpletuner gh200 doctor": CLI,
+    "simpletuner gh200 train jobs/first": CLI,
+    "simpletuner gh200 --help": CLI,
     "scripts/new_job.sh datasets/photos --model models/sdxl-base --name photos": NEW_JOB,
     ".venv/bin/python -m gh200_lab.tiny.transformer build/tiny-sd3": FAMILY,
     "scripts/new_job.sh build/quickstart/images --model build/tiny-sd3 --name sd3 --steps 8": FAMILY,
-    ".venv/bin/accelerate launch --config_file config/accelerate_config_cpu.yaml train.py"
-    " --config jobs/first/config.json": NEW_JOB,
     "python -m simpletuner.gh200.preflight jobs/photos/config.json": Elsewhere(
         "tests/integration/preflight/test_preflight.py::test_the_preflight_command_answers_in_json_and_exit_codes",
         "simpletuner.gh200.preflight",
