@@ -17,12 +17,12 @@ FORK = ROOT / "build" / "fork"
 TEMPLATES = ROOT / "simpletuner" / "gh200" / "web" / "templates"
 MARK = "templates"
 WIDTH, LIMIT = 1280, 120_000
-_SHOWN = "/^(Ended|Training|Silent)/.test(document.querySelector('[data-gh200-status]')?.textContent ?? '')"
+_SHOWN = "/^(Finished|Training|Stopped)/.test(document.querySelector('[data-gh200-status]')?.textContent ?? '')"
 
 
 def digest() -> str:
     """The digest of what makes the page at /gh200."""
-    return digest_of(sorted(TEMPLATES.iterdir()))
+    return digest_of(sorted(path for path in TEMPLATES.rglob("*") if path.is_file()))
 
 
 def is_current(image: Path) -> bool:
