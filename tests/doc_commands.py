@@ -87,7 +87,6 @@ COMMANDS: dict[str, How] = {
         "tests/integration/scripts/test_env_script.py::test_env_script_as_the_operator_types_it", "setup_gh200_env.sh"
     ),
     "cp config/gh200_in_memory_example.json config/your_config.json": Run(),
-    "cd build/fork": Run(),
     # diagnostic
     "python gh200_diagnostic.py": Elsewhere(
         f"{DIAGNOSTIC}::test_json_has_standard_output_for_itself", "gh200_diagnostic.py"
@@ -117,7 +116,6 @@ COMMANDS: dict[str, How] = {
     "simpletuner gh200 new-job build/quickstart/images --model build/quickstart/model --name first --steps 8": CLI,
     "simpletuner gh200 doctor": CLI,
     "simpletuner gh200 train jobs/first": CLI,
-    "simpletuner gh200 --help": CLI,
     "scripts/new_job.sh datasets/photos --model models/sdxl-base --name photos": NEW_JOB,
     ".venv/bin/python -m gh200_lab.tiny.transformer build/tiny-sd3": FAMILY,
     "scripts/new_job.sh build/quickstart/images --model build/tiny-sd3 --name sd3 --steps 8": FAMILY,
@@ -206,6 +204,10 @@ COMMANDS: dict[str, How] = {
     "./execute_gh200_rebase.sh matrix": EXAMPLE,
     "./execute_gh200_rebase.sh retire": Elsewhere(
         "tests/integration/rebase/test_lifecycle.py::test_retire_runs_the_reproduction", "retire"
+    ),
+    "./execute_gh200_rebase.sh watch-upstream": Elsewhere(
+        "tests/integration/rebase/test_watch_upstream.py::test_a_release_that_changes_nothing_of_ours_is_ready",
+        "watch-upstream",
     ),
     "./execute_gh200_rebase.sh watch-upstream --skip-tests": Elsewhere(
         "tests/integration/rebase/test_watch_upstream.py::test_a_release_that_changes_nothing_of_ours_is_ready",

@@ -182,7 +182,7 @@ def _section(patch: Patch, verified: str) -> list[str]:
 
 
 def _forwarded(life: Life) -> str:
-    return f"[{life.forwarded}](../{life.forwarded})" if life.forwarded.startswith("upstream/") else life.forwarded
+    return f"`{life.forwarded}`" if life.forwarded.startswith("upstream/") else life.forwarded
 
 
 def _shown(found: list[Callee]) -> str:

@@ -82,7 +82,7 @@ def test_a_stale_page_is_named(tmp_path: Path) -> None:
             (tmp_path / path.name).symlink_to(path)
     (tmp_path / "docs").mkdir()
     project = Project(tmp_path)
-    assert len(manifest.write(project)) == 2
+    assert len(manifest.write(project)) == 3
     manifest.check(project)
     (tmp_path / "docs" / "SUPPORTED_UPSTREAMS.md").write_text("old")
     with pytest.raises(Exception, match=r"SUPPORTED_UPSTREAMS\.md"):
