@@ -200,6 +200,7 @@ def checkout_of(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.slow(reason="kills 100 rebases, each at another time")
 @pytest.mark.parametrize("target", ["checkout", "build"])
 def test_kills_at_random_times_lose_nothing(lab: Lab, tmp_path: Path, target: str) -> None:
