@@ -19,6 +19,8 @@ MARK = "templates"
 WIDTH, LIMIT = 1280, 120_000
 _SHOWN = "/^(Finished|Training|Stopped)/.test(document.querySelector('[data-gh200-status]')?.textContent ?? '')"
 
+_RENAMED = "(shown, text) => { shown.textContent = text }"
+
 
 def digest() -> str:
     """The digest of what makes the page at /gh200."""
@@ -53,5 +55,7 @@ def _take(browser: str, port: int, shot: Path) -> None:
         page.set_default_timeout(LIMIT)
         page.goto(f"http://127.0.0.1:{port}/gh200")
         page.wait_for_function(_SHOWN)
+        # No path of the machine that took it.
+        page.get_by_text(str(OUTPUT), exact=True).evaluate(_RENAMED, OUTPUT.relative_to(ROOT).as_posix())
         page.screenshot(path=str(shot), full_page=True)
         chromium.close()
