@@ -246,11 +246,14 @@ def test_a_flat_key_in_the_file_is_trained_and_shown(web_server: Server) -> None
 def test_page_of_the_run(web_server: Server) -> None:
     web_server.show("run", CONFIG)
     assert "data-gh200-live" in web_server.http.get("/gh200").text
-    run = web_server.http.get("/gh200/live").json()
-    assert run["planned"][0] == [0, 1] and run["planned"][-1][1] == 4 and "no run yet" in run["nothing"]
+    shown = web_server.http.get("/gh200/live").text
+    assert "No run yet" in shown and "from 1 to 4" in shown and f"{web_server.directory}/output" in shown
+    assert "does not exist" in web_server.http.get("/gh200/fit").text
+    assert web_server.http.get("/gh200/images/..%2fx.png").status_code == 404
 
 
 def test_datasets_in_memory(web_server: Server) -> None:
+    web_server.show("files", {key: value for key, value in CONFIG.items() if key != "datasets"})
     plan = [{"id": "p", "type": "in_memory", "dataset_type": "image", "instance_data_dir": "images",
              "cache_dir_vae": "c", "in_memory": {"compression": "zstd"}}]  # fmt: skip
     saved = web_server.http.post("/api/datasets/plan", json={"datasets": plan})
