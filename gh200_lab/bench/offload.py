@@ -42,6 +42,8 @@ WAYS = (
     Way("planned, EMA", 256, {"mode": "auto", "ema": True}, planned=True),
     Way("planned, EMA, clipped", 256, {"mode": "auto", "ema": True, "clip": True}, planned=True),
     Way("planned, gradients too", 192, {"mode": "auto"}, planned=True),
+    # Above the target: clipping reads offloaded gradients twice more and writes them once.
+    Way("planned, gradients, clip", 192, {"mode": "auto", "clip": True}, planned=True),
     Way("planned, RamTorch", 240, {"mode": "auto", "ramtorch": True}, planned=True),
 )
 
