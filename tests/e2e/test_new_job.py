@@ -51,7 +51,7 @@ def trained(root: Path, *words: str, by_simpletuner: bool = False) -> dict[str, 
     assert done.returncode == 0, done.stderr
     line = shlex.split(done.stdout.strip().splitlines()[-1])
     if by_simpletuner:
-        line = ["simpletuner", "train", *line[line.index("--config") :]]
+        line = ["simpletuner", "train", "--config", f"{line[-1]}/config.json"]
     run = subprocess.run(line, cwd=root, env=variables(), capture_output=True, text=True)
     assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
     assert list((root / "jobs/job/output").rglob("pytorch_lora_weights.safetensors")), run.stdout[-2000:]

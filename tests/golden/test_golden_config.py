@@ -123,9 +123,14 @@ def test_schema_of_a_report(report: str, golden: Records) -> None:
     golden.check("keys", f"{report} report", resolved(schema, schema["$defs"]))
 
 
-def test_variables_of_the_environment_script(golden: Records) -> None:
-    """Sourced by an operator whose shell has none of them."""
+def test_variables_of_the_environment_script(golden: Records, tmp_path: Path) -> None:
+    """Sourced by an operator whose shell has none of them, on a machine with a GPU."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     script = "env -i HOME=/ PATH=\"$PATH\" bash -c 'source scripts/setup_gh200_env.sh >/dev/null 2>&1; env'"
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300, env={**os.environ, "PATH": path}
+    )
     ours = [line for line in done.stdout.splitlines() if line.startswith(("SIMPLETUNER_", "GH200_", "ACCELERATE_"))]
     golden.check("keys", "environment script", sorted(line for line in ours if os.sep not in line))

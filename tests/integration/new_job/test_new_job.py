@@ -54,7 +54,7 @@ def test_a_job_from_three_images(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert config["report_to"] == "simpletuner" and config["validation_prompt"] == "an image 0"
     assert config["enable_multiprocessing"] is True and config["$schema"] == "../../docs/gh200_config.schema.json"
     output = capsys.readouterr().out
-    assert output.rstrip().endswith("train.py --config jobs/job/config.json")
+    assert output.rstrip().endswith("simpletuner gh200 train jobs/job")
 
 
 def test_keeps_the_three_shapes_of_forty_images(tmp_path: Path) -> None:

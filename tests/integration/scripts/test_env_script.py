@@ -77,6 +77,7 @@ class Lab:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.python = program(directory / "bin/python", f'#!/bin/bash\nexec "{BASE_PYTHON}" -S "$@"\n')
+        program(directory / "bin/nvidia-smi", "#!/bin/sh\n")
         inherited = {name: value for name, value in os.environ.items() if name not in OURS}
         for name in ("GH200_PYTHON", "PYTORCH_ALLOC_CONF", "BASH_ENV", "ENV"):
             inherited.pop(name, None)
@@ -164,6 +165,14 @@ def test_env_script_asks_the_python_it_is_given(lab: Lab) -> None:
     assert f"{lab.python.parent}/python3: it has no torch" in lab.run(str(SCRIPT), "--print").stderr
     program(lab.python.parent / "python3", "#!/bin/bash\nexit 127\n")
     assert "python3 does not run; name one with GH200_PYTHON" in lab.run(str(SCRIPT), "--print").stderr
+
+
+def test_env_script_leaves_bf16_out_on_a_cpu(lab: Lab) -> None:
+    program(lab.directory / "bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
+    done = lab.run(str(SCRIPT), "--print")
+    assert done.returncode == 0 and "MIXED_PRECISION" not in done.stdout and "no NVIDIA GPU" in done.stderr
+    kept = lab.run(str(SCRIPT), "--print", ACCELERATE_MIXED_PRECISION="bf16")
+    assert "export ACCELERATE_MIXED_PRECISION=bf16" in kept.stdout
 
 
 def test_env_script_without_any_python(lab: Lab) -> None:
