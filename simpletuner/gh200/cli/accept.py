@@ -89,7 +89,7 @@ class Acceptance:
                 part = claim.part
                 page.title(part[0].upper() + part[1:])
             answer = self.answers[claim.id]
-            page.row(f"  {answer.verdict:<12}", f"{claim.text} ({claim.id})", answer.verdict)
+            page.row(f"  {answer.verdict:<15}", f"{claim.text} ({claim.id})", answer.verdict)
             if answer.expected:
                 page.row(f"{indent}expected: ", answer.expected)
             page.row(f"{indent}seen: ", answer.seen)

@@ -118,9 +118,9 @@ def check_only_the_trainings_thread_asks_torchs_allocator() -> None:
 def check_managed_memory_is_reported_by_kind_and_side() -> None:
     with tempfile.TemporaryDirectory() as name:
         _, telemetry, memory = begun(Path(name))
-        with memory.of("optimizer"):
+        with memory.pool("optimizer").here():
             state = torch.ones(3 * MB, dtype=torch.uint8, device=DEVICE)
-        with memory.of("weights"):
+        with memory.pool("weights").here():
             weights = torch.ones(2 * MB, dtype=torch.uint8, device=DEVICE)
         store().arena("device").hold(torch.ones(MB, dtype=torch.uint8))
         managed = read(telemetry).managed

@@ -68,7 +68,7 @@ CLAIMS: tuple[Claim, ...] = (
 
 # Claims about memory of the GPU's own, which a machine with one pool does not have.
 OF_OWN_MEMORY = frozenset({
-    "first_touch_managed", "resident_is_cheap", "evicted_for_plain", "evicted_intact", "allocation_beyond_hbm", "to_device_speed",
+    "first_touch_managed", "one_call_for_many", "resident_is_cheap", "evicted_for_plain", "evicted_intact", "allocation_beyond_hbm", "to_device_speed",
     "to_host_speed", "stock_out_of_memory", "beyond_hbm_bits", "larger_than_hbm",
 })  # fmt: skip
 
