@@ -55,5 +55,5 @@ flock -n "$turn" || gh200_die "a quick start is at work in this checkout" "build
 gh200_open_log quickstart
 scripts/setup.sh
 # A tree that is itself a built fork needs no building.
-[[ -f simpletuner/train.py ]] || gh200_stage_fork "$(gh200_home)/.venv/bin/python"
+[[ -f simpletuner/__init__.py ]] || gh200_stage_fork "$(gh200_home)/.venv/bin/python"
 gh200_lab quickstart.run "${arguments[@]}"

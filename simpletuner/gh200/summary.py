@@ -27,8 +27,13 @@ def loss_trend(losses: Sequence[float]) -> tuple[float, float] | None:
 
 
 def losses_by_step(output: Path) -> dict[int, float]:
-    """From the step log, else from telemetry. Steps that were trained again after a resume count once."""
+    """From telemetry and the step log. Steps that were trained again after a resume count once."""
     found: dict[int, float] = {}
+    try:
+        records = read_directory(output).first.records
+        found = {record.step: record.loss for record in records if record.loss is not None and record.step}
+    except (GH200Error, OSError):
+        pass
     try:
         for line in (output / STEPS).read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
@@ -36,12 +41,6 @@ def losses_by_step(output: Path) -> dict[int, float]:
                 found[int(entry["step"])] = float(entry["loss"])
     except (OSError, ValueError):
         pass
-    if not found:
-        try:
-            records = read_directory(output).first.records
-        except (GH200Error, OSError):
-            return {}
-        found = {record.step: record.loss for record in records if record.loss is not None and record.step}
     return dict(sorted(found.items()))
 
 
