@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -11,6 +12,8 @@ import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
+
+from simpletuner.gh200.summary import loss_trend
 
 from .. import process, stages
 from ..machine import gpus
@@ -157,7 +160,8 @@ def _finish(command: list[str], seconds: float, log: Path, settings: Record) -> 
     report = Report(steps, end, " ".join(command), seconds, _machine(), _shown(weights), images, upstream, notes)
     page = write_page(report, WORK / "report.html")
     samples_seen = sum(step["effective_batch_size"] for step in steps)
-    print(f"\n{len(steps)} steps, {samples_seen} samples, loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f}")
+    first, last = loss_trend([step["loss"] for step in steps]) or (math.nan, math.nan)
+    print(f"\n{len(steps)} steps, {samples_seen} samples, loss {first:.4f} -> {last:.4f}")
     for name, reason in (end.get("runtime") or {}).get("unavailable", {}).items():
         print(f"not possible on this machine: {name}: {reason}")
     made = {"weights": weights, "report": page, "all curves": upstream, "log": _log()}

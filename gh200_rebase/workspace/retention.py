@@ -97,4 +97,4 @@ def _in_use(tree: Path, current: Path) -> bool:
 
 def _made(tree: Path) -> str:
     log = (tree / LOG).read_text(encoding="utf-8").splitlines()
-    return next((line.partition(": ")[2] for line in log if line.startswith("Commit after: ")), "")
+    return next((line.partition(": ")[2] for line in log if line.startswith(f"{FORK_BRANCH} after: ")), "")

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..system.durable import rejecting_os_errors, write_atomic
 from ..system.gitrepo import git, git_path, last_with_trailer, text, tip, trailer
 from ..upstream.fetch import Upstream
-from .history import BASE, PRISTINE, History
+from .history import BASE, FORK_BRANCH, PRISTINE, UPSTREAM_BRANCH, History
 
 LOG, SCRIPT, PATCH, CHECKLIST = "MERGE_LOG.txt", "ROLLBACK.sh", "gh200-current.patch", "GH200_REBASE_CHECKLIST.md"
 RUN_FILES = (LOG, SCRIPT, PATCH, CHECKLIST)
@@ -85,12 +85,17 @@ def back_to_build(link: str, previous: str) -> str:
 def log_text(repo: Path, before: Before, upstream: Upstream, history: History) -> str:
     """MERGE_LOG.txt as it is when the fork is built."""
     listed = "".join(f"  {text(repo, 'show', '--no-patch', '--format=%H %s', one)}\n" for one in history.commits)
+    fork = before.commit if before.branch == f"refs/heads/{FORK_BRANCH}" else "none"
+    roots = text(repo, "rev-list", "--max-parents=0", before.commit).split()
     return (
         f"GH200 rebase of {datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}\n"
         f"Backup branch: {before.backup}\n"
         f"Checked out before: {before.branch or 'detached'}\n"
         f"Commit before: {before.commit}\n"
-        f"Commit after: {history.tip}\n"
+        f"{FORK_BRANCH} before: {fork}\n"
+        f"{FORK_BRANCH} after: {history.tip}\n"
+        f"{UPSTREAM_BRANCH} before: {roots[0]}\n"
+        f"{UPSTREAM_BRANCH} after: {history.pristine}\n"
         f"Upstream: {upstream.label}, version {upstream.version}, sha256 {upstream.digest}\nCommits:\n{listed}"
     )
 
