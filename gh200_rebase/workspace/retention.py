@@ -23,7 +23,8 @@ IN_USE = "in_use"
 """A training holds a shared lock on it (simpletuner.gh200.launch)."""
 JOBS = ".jobs"
 """Links from Slurm jobs to the build they were started on (train.py makes them)."""
-_CACHES = ("__pycache__", ".pytest_cache", "build", ".venv")
+# Nobody keeps these; debug.log is what SimpleTuner writes where it runs.
+_CACHES = ("__pycache__", ".pytest_cache", "build", ".venv", "debug.log")
 
 
 def carry_over(old: Path, new: Path, final: Path, earlier: Path) -> None:
@@ -80,7 +81,12 @@ def _in_use(tree: Path, current: Path) -> bool:
 
     def own_file(name: str) -> bool:
         ours, copy = tree / name, current / name
-        return not (ours.is_symlink() or (ours.is_file() and copy.is_file() and filecmp.cmp(ours, copy, shallow=False)))
+        # What the current build only links to is still in this one.
+        linked = not copy.resolve().is_relative_to(current)
+        return not (
+            ours.is_symlink()
+            or (ours.is_file() and not linked and copy.is_file() and filecmp.cmp(ours, copy, shallow=False))
+        )
 
     with suppress(OSError, Rejected):
         handle = os.open(store(tree) / IN_USE, os.O_RDONLY)

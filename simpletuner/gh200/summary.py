@@ -98,7 +98,7 @@ def print_end_block(config: Any, path: Path | None) -> None:
     """By the first rank, at the end of a run that no launcher of ours watches."""
     if os.environ.get("RANK", "0") == "0" and LAUNCHER not in os.environ:
         resume = resume_line(_shown(path) if path else "CONFIG", vars(config))
-        block = end_block(Path(config.output_dir), int(config.max_train_steps or 0), resume)
+        block = end_block(Path(config.output_dir), int(vars(config).get("max_train_steps") or 0), resume)
         print("\n".join(["", *block]), flush=True)
 
 
