@@ -37,9 +37,12 @@ class Job:
     def start(self, order: str = "", command: list[str] | None = None) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "RANK_ORDER": order, "CUDA_VISIBLE_DEVICES": ""}
         environment |= {"GH200_RUN_LOG": str(self.output / "gh200_steps.jsonl")} if command else {}
+        # A shell starts background jobs, as scripts/run_all_tests.sh starts these tests, with SIGINT ignored.
+        signals = ["env", "--default-signal=INT,HUP"]
+        command = command or [sys.executable, "-c", TRAIN, "jobs/first"]
         self.processes.append(
             subprocess.Popen(
-                command or [sys.executable, "-c", TRAIN, "jobs/first"], cwd=self.root, env=environment, text=True,
+                [*signals, *command], cwd=self.root, env=environment, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
             )
         )  # fmt: skip
